@@ -1,7 +1,8 @@
 """Architecture of a policy, checked before anything is allocated."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
 
@@ -13,7 +14,7 @@ STRETCHES: Mapping[str, tuple[str, ...]] = {
   "llama3": ("rope_factor", *_BANDS),
   "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
 }
-# Keys of params whose leaves are stacked, in the order of their layers.
+# Keys of params whose leaves are stacked: layers of one shape each.
 STACKS = ("dense_layers", "layers")
 # Fields of routers by sigmoids, and of all mixtures.
 _OF_SIGMOID = ("expert_groups", "groups_per_token", "expert_scale")
@@ -165,14 +166,53 @@ class ModelConfig:
     )
 
   @property
-  def stacks(self) -> Mapping[str, tuple["ModelConfig", range]]:
-    """Maps a key of `STACKS` to its layers' architecture and numbers."""
+  def layer_stacks(self) -> tuple[str, ...]:
+    """Names the stack of each layer, first to last; see `STACKS`."""
     dense, others = STACKS
-    numbers = range(self.dense_layers, self.num_layers)
-    found = {others: (self, numbers)}
-    if not self.dense_layers:
-      return found
-    return {dense: (self.dense_layer, range(self.dense_layers))} | found
+    first = (dense,) * self.dense_layers
+    return first + (others,) * (self.num_layers - self.dense_layers)
+
+  @property
+  def has_mixed_stacks(self) -> bool:
+    """Says if layers of several stacks alternate."""
+    runs = sum(a != b for a, b in itertools.pairwise(self.layer_stacks)) + 1
+    return runs > len(self.stacks)
+
+  @property
+  def period(self) -> int:
+    """Number of layers after which their kinds repeat."""
+    kinds = list(zip(self.layer_stacks, self.local_layers, strict=True))
+    return next(
+      period
+      for period in range(1, len(kinds) + 1)
+      if kinds[period:] == kinds[:-period]
+    )
+
+  @property
+  def layer_places(self) -> tuple[tuple[str, int], ...]:
+    """Says of each layer in which stack it is, and its place there."""
+    places = {
+      layer: (stack, place)
+      for stack, (_, numbers) in self.stacks.items()
+      for place, layer in enumerate(numbers)
+    }
+    return tuple(places[layer] for layer in range(self.num_layers))
+
+  @property
+  def stacks(self) -> Mapping[str, tuple["ModelConfig", Sequence[int]]]:
+    """Maps a key of `STACKS` to its layers' architecture and numbers."""
+    numbers: dict[str, list[int]] = {}
+    for number, stack in enumerate(self.layer_stacks):
+      numbers.setdefault(stack, []).append(number)
+    return {
+      stack: (self._of_stack(stack), numbers[stack])
+      for stack in STACKS
+      if stack in numbers
+    }
+
+  def _of_stack(self, stack: str) -> "ModelConfig":
+    dense, _ = STACKS
+    return self.dense_layer if stack == dense else self
 
   @property
   def num_mixtures(self) -> int:

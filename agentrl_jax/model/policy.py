@@ -12,34 +12,25 @@ takes either form.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
 from agentrl_jax.model import compiler_options, experts, lora, sharding
 from agentrl_jax.model.attention import packed
 from agentrl_jax.model.attention.cached import Chunk, ChunkRows
-from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import STACKS, ModelConfig
-from agentrl_jax.model.decoder import (
-  Layer,
-  Stem,
-  is_turned,
-  make_modules,
-  turned,
-  unstacked,
-)
+from agentrl_jax.model.decoder import turned
+from agentrl_jax.model.layers.loop import LayerLoop, each_layer
+from agentrl_jax.model.layers.modules import Modules
 from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 
 Params = dict[str, Any]
-# Of hidden states by a layer; see `Policy.routed_hidden`.
-_Follow = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 
 class Policy:
@@ -71,7 +62,8 @@ class Policy:
     self.compiler_options = compiler_options.compiler_options(
       compute.compiler_options, mesh
     )
-    self._modules = _Modules(config, self.adaptation)
+    self._modules = Modules(config, self.adaptation)
+    self._loop = LayerLoop(config, compute, mesh)
 
   def init(self, key: jax.Array) -> Params:
     """Makes fresh float32 params."""
@@ -129,7 +121,7 @@ class Policy:
 
   def unstacked(self, params: Params) -> Params:
     """Returns params with separate layers, in their order."""
-    layers = tuple(self._each_layer(params))
+    layers = tuple(each_layer(self.config, params))
     return {name: x for name, x in params.items() if name not in STACKS} | {
       "layers": layers
     }
@@ -191,6 +183,7 @@ class Policy:
       layer: Params,
       replayed_BTK: jax.Array | None,
       is_local: bool | jax.Array,
+      stack: str,
     ) -> tuple[jax.Array, jax.Array | None]:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
@@ -198,7 +191,7 @@ class Policy:
       apply_experts = self._apply_experts(
         None if replayed_BTK is None else choices, replayed_BTK
       )
-      x_BTD = self._modules.layer(layer).train(
+      x_BTD = self._modules.layer(layer, stack).train(
         x_BTD,
         position_BT,
         functools.partial(attend, **see(is_local)),
@@ -214,7 +207,7 @@ class Policy:
       replayed_LBTK = jnp.moveaxis(expert_BTLK, 2, 0)
     stem = self._modules.stem(params)
     x_BTD = self._embed(params, token_BT, self.mesh)
-    x_BTD, same_LBT = self._follow_all(follow, x_BTD, params, replayed_LBTK)
+    x_BTD, same_LBT = self._loop.run(follow, x_BTD, params, replayed_LBTK)
     return stem.final_norm(x_BTD), same_LBT
 
   def _window_of_rows(
@@ -235,47 +228,6 @@ class Policy:
       return {key: jnp.where(is_local, of_local, of_others)}
 
     return see
-
-  def _follow_all(
-    self,
-    follow: "_Follow",
-    x_BTD: jax.Array,
-    params: Params,
-    replayed_LBTK: jax.Array | None,
-  ) -> tuple[jax.Array, jax.Array | None]:
-    """Applies the layers one after another, by a scan or written out."""
-    locality = self.config.local_layers
-
-    def alike(is_local: bool) -> "_Follow":
-      same = functools.partial(follow, is_local=is_local)
-      return self._forgetful(same, prevent_cse=not self._scans(params))
-
-    if not self._scans(params):
-      same = []
-      for number, layer in enumerate(self._each_layer(params)):
-        step = alike(locality[number])
-        replayed_BTK = None if replayed_LBTK is None else replayed_LBTK[number]
-        x_BTD, same_BT = step(x_BTD, layer, replayed_BTK)
-        same.append(same_BT)
-      is_replayed = replayed_LBTK is not None
-      return x_BTD, (
-        jnp.stack(same[self.config.dense_layers :]) if is_replayed else None
-      )
-    is_alike = len(set(locality)) == 1
-    step = (
-      alike(locality[0])
-      if is_alike
-      else self._forgetful(follow, prevent_cse=False)
-    )
-    same_LBT = None
-    for stack, (_, numbers) in self.config.stacks.items():
-      own = slice(numbers.start, numbers.stop)
-      replayed = None if replayed_LBTK is None else replayed_LBTK[own]
-      over: tuple[Any, ...] = (params[stack], replayed)
-      if not is_alike:
-        over += (jnp.array(locality[own]),)
-      x_BTD, same_LBT = jax.lax.scan(lambda x, of: step(x, *of), x_BTD, over)
-    return x_BTD, same_LBT
 
   def logits(
     self,
@@ -374,15 +326,19 @@ class Policy:
       ]
       return rows.join(mixed)
 
-    for layer, (keys, values, *kept), is_local in zip(
-      self._each_layer(params), cache, self.config.local_layers, strict=True
+    for layer, stack, (keys, values, *kept), is_local in zip(
+      each_layer(self.config, params),
+      self.config.layer_stacks,
+      cache,
+      self.config.local_layers,
+      strict=True,
     ):
       window = self.config.window if is_local else 0
       choices: list[jax.Array] = []
       apply_experts = self._apply_experts(
         choices if kept else None, splits_rows=False
       )
-      x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
+      x_BCD, pair = self._modules.layer(self._folded(layer), stack).extend(
         x_BCD,
         (keys, values),
         position_BC,
@@ -427,26 +383,6 @@ class Policy:
 
     return apply
 
-  def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
-    """Applies `compute.remat` to a layer."""
-    keeps_all = self.compute.remat == "none"
-    if keeps_all and (self.mesh is None or self.mesh.shape["fsdp"] == 1):
-      return follow
-    return jax.checkpoint(
-      follow, policy=REMAT_POLICIES[self.compute.remat], prevent_cse=prevent_cse
-    )
-
-  def _scans(self, params: Params) -> bool:
-    return self.compute.scan_layers and isinstance(params["layers"], dict)
-
-  def _each_layer(self, params: Params) -> Sequence[Params]:
-    """Returns params of each layer, first to last, from either form."""
-    layers = params["layers"]
-    if not isinstance(layers, dict):
-      return layers
-    stacks = (unstacked(params[stack]) for stack in STACKS if stack in params)
-    return list(itertools.chain(*stacks))
-
   def _folded(self, layer: Params) -> Params:
     """Merges a layer's adapters into its kernels, if it has any."""
     if not lora.is_adapted(layer):
@@ -457,81 +393,6 @@ class Policy:
 def num_params(params: Params) -> int:
   """Counts the numbers to train."""
   return sum(int(jnp.size(leaf)) for leaf in jax.tree.leaves(params))
-
-
-class _Modules:
-  """A decoder's stem and layers as nnx graphs, rebuilt when traced."""
-
-  def __init__(self, config: ModelConfig, adaptation: LoraConfig):
-    self._config = config
-
-    def make() -> tuple[Stem, dict[str, list[Layer]]]:
-      stem, stacks = make_modules(config, nnx.Rngs(params=0), copies=2)
-      for _, turned_layer in stacks.values():
-        turned_layer.turn()
-      return stem, stacks
-
-    stem, stacks = nnx.eval_shape(make)
-    self._stem = nnx.split(stem)
-    self._layers = {
-      stack: _Forms(*layers, adaptation) for stack, layers in stacks.items()
-    }
-
-  def init(self, key: jax.Array) -> Params:
-    """Makes fresh float32 params with stacked layers."""
-    stem, stacks = make_modules(self._config, nnx.Rngs(params=key))
-    params = nnx.to_pure_dict(nnx.state(stem))
-    for stack, layers in stacks.items():
-      states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
-      params[stack] = jax.tree.map(lambda *x: jnp.stack(x), *states)
-    return params
-
-  def abstract_params(self) -> Params:
-    """Returns the shapes and dtypes of `init`; allocates nothing."""
-    params = nnx.to_pure_dict(self._stem[1])
-    for stack, (_, numbers) in self._config.stacks.items():
-      of_each = nnx.to_pure_dict(self._layers[stack].plain[1])
-      params[stack] = jax.tree.map(
-        functools.partial(_abstractly_stacked, len(numbers)), of_each
-      )
-    return params
-
-  def stem(self, params: Params) -> Stem:
-    """Builds the stem around these params."""
-    of_stem = {name: x for name, x in params.items() if name not in STACKS}
-    return _merge(*self._stem, of_stem)
-
-  def layer(self, params: Params) -> Layer:
-    """Builds a layer around its params, in whichever form they are."""
-    dense, others = STACKS
-    is_dense = dense in self._layers and "experts" not in params
-    forms = self._layers[dense if is_dense else others]
-    if is_turned(params):
-      return _merge(*forms.turned, params)
-    if lora.is_adapted(params):
-      return _merge(*forms.adapted, params)
-    return _merge(*forms.plain, params)
-
-
-class _Forms:
-  """The graphs of a layer: plain, with adapters, and with turned kernels."""
-
-  def __init__(self, layer: Layer, turned_layer: Layer, adaptation: LoraConfig):
-    self.plain = nnx.split(layer)
-    self.turned = nnx.split(turned_layer)
-    if adaptation:
-      layer.add_adapters(adaptation)
-    self.adapted = nnx.split(layer)
-
-
-def _abstractly_stacked(number: int, leaf: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype)
-
-
-def _merge(graph: Any, state: Any, params: Params) -> Any:
-  state = nnx.clone(state)
-  nnx.replace_by_pure_dict(state, params)
-  return nnx.merge(graph, state)
 
 
 def _look_up(

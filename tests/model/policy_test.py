@@ -229,6 +229,14 @@ class PolicyTest(parameterized.TestCase):
     )
 
 
+class AlternatingConfig(ModelConfig):
+  """Every second layer has experts, beginning with the second."""
+
+  @property
+  def layer_stacks(self):
+    return ("dense_layers", "layers", "dense_layers", "layers", "dense_layers")
+
+
 class ComputeTest(parameterized.TestCase):
   """However it is computed, it says and learns the same."""
 
@@ -251,6 +259,34 @@ class ComputeTest(parameterized.TestCase):
     found, gradient = jax.jit(jax.value_and_grad(total(other)))(params)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     chex.assert_trees_all_close(gradient, wanted_gradient, rtol=1e-4, atol=1e-4)
+
+  def test_scanned_periods_are_the_layers_in_their_order(self):
+    config = AlternatingConfig(
+      **dataclasses.asdict(CONFIG) | GLM_4_5 | {"num_layers": 5}
+    )
+    policy = Policy(config, COMPUTE)
+    other = Policy(config, compute_config(scan_layers=True))
+    params, batch = policy.init(jax.random.key(0)), rows([9])
+    expert_BTLK = np.random.default_rng(0).integers(
+      8, size=(*batch[0].shape, 5, 3)
+    )
+
+    def total(of, params):
+      hidden, same_LBT = of.routed_hidden(
+        params, *batch, expert_BTLK=jnp.uint8(expert_BTLK)
+      )
+      return (hidden**3).sum(), same_LBT
+
+    gradient_of = jax.jit(
+      jax.grad(total, argnums=1, has_aux=True), static_argnums=0
+    )
+    wanted, found = gradient_of(policy, params), gradient_of(other, params)
+    chex.assert_trees_all_close(found, wanted, rtol=1e-4, atol=1e-5)
+    self.assertEqual(found[1].shape, (2, *batch[0].shape))
+    apart = policy.unstacked(params)
+    for layer, width in zip(apart["layers"], [20, 24, 20, 24, 20], strict=True):
+      self.assertEqual(layer["gate"]["kernel"].shape, (16, width))
+    chex.assert_trees_all_close(total(policy, apart), total(policy, params))
 
   def test_scanned_layers_are_compiled_once(self):
     """The program does not grow with depth."""

@@ -115,9 +115,7 @@ def read_adapters(
       "PEFT"
     )
   return config, {
-    stack: jax.tree.map(
-      lambda *x: np.stack(x), *layers[numbers.start : numbers.stop]
-    )
+    stack: jax.tree.map(lambda *x: np.stack(x), *[layers[n] for n in numbers])
     for stack, (_, numbers) in model.stacks.items()
   }
 

@@ -8,7 +8,7 @@ belongs: (), (layer,), or (layer, expert).
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ class Place:
   stride: int = 1
   interleaved: int | None = None
   rotary: int = 0
-  layers: range = range(0)  # of the stack that the leaf belongs to
+  layers: Sequence[int] = ()  # of the stack that the leaf belongs to
   num_experts: int = 0  # of a layer, where each has a tensor
   dtype: str | None = None  # of leaf and tensor, whatever that of others is
 

@@ -57,6 +57,7 @@ class Publisher:
     self._to, self._gathered = to, gathered
     # Adapters are merged into all layers at once.
     self._one_by_one = layers_apart and not policy.adaptation
+    self._places = policy.config.layer_places
 
     def copy(params: Params) -> Params:
       params = quantization.quantize(plain(params), weights)
@@ -89,13 +90,11 @@ class Publisher:
     )
 
   def _copied(self, params: Params) -> Params:
-    stacks = [params[stack] for stack in STACKS if stack in params]
-    if not self._one_by_one or not isinstance(stacks[-1], dict):
+    is_stacked = isinstance(params["layers"], dict)
+    if not self._one_by_one or not is_stacked:
       return self._copy(params)
     apart = [
-      self._copy_layer(layers, jnp.int32(n))
-      for layers in stacks
-      for n in range(len(jax.tree.leaves(layers)[0]))
+      self._copy_layer(params[stack], jnp.int32(n)) for stack, n in self._places
     ]
     stem = {name: x for name, x in params.items() if name not in STACKS}
     return self._copy(stem | {"layers": ()}) | {"layers": tuple(apart)}
