@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.recurrent import chunks
+from agentrl_jax.model.recurrent import chunks, trees
 from agentrl_jax.model.recurrent.ancestry import Ancestry, ancestry
 
 # In shorter chunks products are too small, in longer ones the square of the
@@ -88,7 +88,7 @@ def extend(
   is_real_BT = jnp.arange(length) < length_B[:, None]
   rows = ancestry(is_real_BT.astype(jnp.int32))
   cut = chunks.cut(rows, min(CHUNK, length), tokens)
-  out, state_BHKV = _follow(cut, state_BHKV)
+  out, state_BHKV = _follow(cut, chunks.solve(cut), state_BHKV)
   return chunks.joined(out, length).astype(v_BTHV.dtype), state_BHKV
 
 
@@ -107,21 +107,22 @@ def chunked(
   Padding changes nothing, whatever it holds. Returns the outputs [B, T, H, V]
   of v's dtype; those of padding mean nothing.
   """
-  if rows.parent_BT is not None:
-    raise NotImplementedError("the gated delta rule over prefix trees")
   num_rows, length, *heads = k_BTHK.shape
   tokens = (q_BTHK, k_BTHK, v_BTHV, g_BTH, beta_BTH)
   cut = chunks.cut(rows, min(chunk, length), tokens)
-  zeros = jnp.zeros((num_rows, *heads, v_BTHV.shape[-1]))
-  out, _ = _follow(cut, sharding.varying_like(zeros, k_BTHK))
+  inside = chunks.solve(cut)
+  if rows.parent_BT is not None:
+    out = trees.follow(cut, inside)
+  else:
+    zeros = jnp.zeros((num_rows, *heads, v_BTHV.shape[-1]))
+    out, _ = _follow(cut, inside, sharding.varying_like(zeros, k_BTHK))
   return chunks.joined(out, length).astype(v_BTHV.dtype)
 
 
 def _follow(
-  c: chunks.Chunks, state_BHKV: jax.Array
+  c: chunks.Chunks, inside: chunks.Inside, state_BHKV: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Returns outputs [B, N, H, C, V] and the state after the rows."""
-  inside = chunks.solve(c)
   # The state is of the sequence that the token before the chunk is of.
   end_BN = jnp.concatenate([c.end_BNC[:, :1, 0], c.end_BNC[:, :-1, -1]], axis=1)
   is_its_BNC = c.place_NC < end_BN[..., None]

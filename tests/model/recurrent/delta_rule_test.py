@@ -1,5 +1,7 @@
 """Chunks of the gated delta rule say what the recurrence says of each path."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,35 +57,40 @@ def _by_paths(tokens, path: paths.Paths):
   return jax.grad(total, range(5), has_aux=True)(*tokens)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _extended(extend, length_B, *inputs):
+  def total(*inputs):
+    out, after = extend(*inputs, length_B)
+    is_real_BT = jnp.arange(LENGTH) < length_B[:, None]
+    return _weighted([jnp.where(is_real_BT[..., None, None], out, 0), after])
+
+  return jax.grad(total, range(6), has_aux=True)(*inputs)
+
+
 class DeltaRuleTest(parameterized.TestCase):
   def assert_close(self, found, wanted):
     for x, y in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
       np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
 
-  @parameterized.product(kind=("plain", "strong", "repeated"), seed=(0, 1))
-  def test_packed_rows_are_each_sequence_by_itself(self, kind, seed):
+  @parameterized.product(
+    kind=("plain", "strong", "repeated"), seed=(0, 1, 2), is_tree=(False, True)
+  )
+  def test_packed_rows_are_each_path_by_itself(self, kind, seed, is_tree):
     tokens = _inputs(kind, seed)
-    rows = paths.draw(seed, is_tree=False)
+    rows = paths.draw(seed, is_tree=is_tree)
     spoilt = [x.at[:, -PADDING:].set(np.nan) for x in tokens]
-    found = _chunked(spoilt, rows.mark_BT)
+    marks = (None, rows.mark_BT) if is_tree else (rows.mark_BT,)
+    found = _chunked(spoilt, *marks)
     self.assert_close(found, _by_paths(tokens, rows))
 
   @parameterized.parameters("plain", "strong", "repeated")
   def test_sequences_go_on(self, kind):
     """By chunks from a state, as by the recurrence; one is not extended."""
     state = np.random.default_rng(0).normal(size=(ROWS, HEADS, KEYS, VALUES))
-    inputs = [*_inputs(kind, 0), jnp.asarray(state, jnp.float32)]
+    tokens, state = _inputs(kind, 0), jnp.asarray(state, jnp.float32)
     length_B = jnp.array([LENGTH - PADDING, 0])
-    is_real = (jnp.arange(LENGTH) < length_B[:, None])[..., None, None]
-
-    def slopes(extend):
-      def total(*inputs):
-        out, after = extend(*inputs, length_B)
-        return _weighted([jnp.where(is_real, out, 0), after])
-
-      return jax.jit(jax.grad(total, range(6), has_aux=True))
-
-    spoilt = [x.at[:, -PADDING:].set(np.nan) for x in inputs[:5]]
-    found = slopes(delta_rule.extend)(*spoilt, inputs[5])
-    self.assert_close(found, slopes(delta_rule.recurrent)(*inputs))
-    np.testing.assert_array_equal(found[1][1][1], inputs[5][1])
+    spoilt = [x.at[:, -PADDING:].set(np.nan) for x in tokens]
+    found = _extended(delta_rule.extend, length_B, *spoilt, state)
+    wanted = _extended(delta_rule.recurrent, length_B, *tokens, state)
+    self.assert_close(found, wanted)
+    np.testing.assert_array_equal(found[1][1][1], state[1])

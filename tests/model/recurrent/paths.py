@@ -7,10 +7,11 @@ import numpy as np
 from tests.model.attention.trees import random_ends
 
 ROWS, LENGTH, PADDING = 2, 45, 4
+MOST_PATHS = ROWS * LENGTH
 
 
 class Paths(NamedTuple):
-  """Of a batch of rows; P paths, from a root to a leaf each."""
+  """Of a batch of rows; P paths, from a root to a leaf each, or empty."""
 
   mark_BT: np.ndarray  # segments, or ends of subtrees
   row_P: np.ndarray
@@ -23,19 +24,22 @@ def draw(seed: int, *, is_tree: bool) -> Paths:
   """Draws rows; their last tokens are padding."""
   rng = np.random.default_rng(seed)
   if is_tree:
+    share = {"padding": PADDING, "branching": 0.1 + 0.2 * (seed % 3)}
     marks = end_BT = np.stack(
-      [random_ends(rng, LENGTH, padding=PADDING) for _ in range(ROWS)]
+      [random_ends(rng, LENGTH, **share) for _ in range(ROWS)]
     )
   else:
-    cut_BT = rng.random((ROWS, LENGTH)) < 0.1
-    marks = np.cumsum(cut_BT, axis=1, dtype=np.int32) + 1
+    marks = np.cumsum(rng.random((ROWS, LENGTH)) < 0.1, axis=1) + 1
     marks[:, -PADDING:] = 0
-    end_BT = (marks[:, None] <= marks[..., None]) & (marks[:, None] > 0)
-    end_BT = np.where(marks > 0, end_BT.sum(2), 0)
-  where_BT, paths = np.zeros_like(marks), []
-  for b, t in np.argwhere(end_BT == np.arange(LENGTH) + 1):
+    is_last_BT = np.diff(marks, append=0, axis=1) != 0
+    end_BT = np.where(is_last_BT, np.arange(1, LENGTH + 1), LENGTH)
+    end_BT = np.minimum.accumulate(end_BT[:, ::-1], axis=1)[:, ::-1]
+  where_BT = np.zeros_like(marks)
+  row_P, length_P = np.zeros((2, MOST_PATHS), int)
+  token_PT = np.zeros((MOST_PATHS, LENGTH), int)
+  leaves = np.argwhere((marks > 0) & (end_BT == np.arange(LENGTH) + 1))
+  for p, (b, t) in enumerate(leaves):
     path = np.flatnonzero(end_BT[b, : t + 1] > t)
-    where_BT[b, path] = LENGTH * len(paths) + np.arange(len(path))
-    paths.append((b, np.pad(path, (0, LENGTH - len(path))), len(path)))
-  row_P, token_PT, length_P = map(np.array, zip(*paths, strict=True))
+    where_BT[b, path] = LENGTH * p + np.arange(len(path))
+    row_P[p], token_PT[p, : len(path)], length_P[p] = b, path, len(path)
   return Paths(marks, row_P, token_PT, length_P, where_BT)
