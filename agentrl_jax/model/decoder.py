@@ -11,7 +11,7 @@ one another.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.layers.projection import Projection, RMSNorm
-from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
+from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Path
 
 Array = jax.Array
 
@@ -126,10 +126,11 @@ class Layer(nnx.Module):
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
     self.sandwich = c.sandwich_norm
 
-  def add_adapters(self, config: LoraConfig) -> None:
-    """Adds adapters to the projections that the config names."""
-    for name in config.targets:
-      self._projection(name).add_adapter(config)
+  def add_adapters(self, config: LoraConfig, kernels: Iterable[Path]) -> None:
+    """Adds adapters to the kernels at these paths."""
+    for *owner, name in kernels:
+      module = functools.reduce(getattr, owner, self)
+      module.add_adapter(config, name)
 
   def turn(self) -> None:
     """Turns all kernels; see `Projection.turn`."""

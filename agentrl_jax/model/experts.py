@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from agentrl_jax.model import quantization, sharding
+from agentrl_jax.model import lora, quantization, sharding
 from agentrl_jax.model.attention.packed import platform_of
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.lora import LoraConfig
 
 
 class Experts(nnx.Module):
@@ -60,12 +61,31 @@ class Experts(nnx.Module):
       params += (self.router_bias,)
     return tuple(param[...].astype(dtype) for param in params)
 
-  def expert_params(self, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
-    """Returns the arrays that `apply_grouped` takes, of all experts."""
-    params = (self.gate, self.up, self.down)
-    if self.has_bias:
-      params += (self.gate_bias, self.up_bias, self.down_bias)
-    return tuple(quantization.converted(param[...], dtype) for param in params)
+  def expert_params(self, dtype: jnp.dtype) -> tuple[Any, ...]:
+    """Returns the params that `apply_grouped` takes, of all experts."""
+    params = tuple(self._matrix(n, dtype) for n in ("gate", "up", "down"))
+    if not self.has_bias:
+      return params
+    biases = self.gate_bias, self.up_bias, self.down_bias
+    return params + tuple(bias[...].astype(dtype) for bias in biases)
+
+  def _matrix(self, name: str, dtype: jnp.dtype) -> Any:
+    kernel = quantization.converted(getattr(self, name)[...], dtype)
+    factors = [getattr(self, *at, None) for at in lora.factors_of((name,))]
+    if factors[0] is None:
+      return kernel
+    a, b = (factor[...].astype(dtype) for factor in factors)
+    return lora.Adapted(kernel, a, b, self.adapter_scale)
+
+  def add_adapter(self, config: LoraConfig, name: str) -> None:
+    """Adds low-rank factors of each expert; see `Projection.add_adapter`."""
+    num_experts, inputs, outputs = getattr(self, name).shape
+    (at_a,), (at_b,) = lora.factors_of((name,))
+    shape_a = (num_experts, inputs, config.rank)
+    shape_b = (num_experts, config.rank, outputs)
+    setattr(self, at_a, nnx.Param(jnp.zeros(shape_a)))
+    setattr(self, at_b, nnx.Param(jnp.zeros(shape_b)))
+    self.adapter_scale = config.scale
 
 
 def apply(
@@ -322,7 +342,7 @@ def apply_grouped(
   x_PD = jnp.where(is_ours_P1, x_PD, 0)
 
   def product(x_PI: jax.Array, matrix_EIO: jax.Array, bias: int) -> jax.Array:
-    y_PO = quantization.ragged_dot(x_PI, matrix_EIO, size_E)
+    y_PO = _multiplied(_GROUPED, x_PI, matrix_EIO, size_E)
     if not biases:
       return y_PO
     # By a product, whose gradient is one, too; undefined rows stay out of it.
@@ -348,22 +368,47 @@ def apply_all(
   limit: float = 0.0,
 ) -> jax.Array:
   """Computes `apply_grouped` by every expert of every token."""
-  gate_EDF, up_EDF, down_EFD = (
-    quantization.dequantized(matrix, x_ND.dtype)
-    for matrix in (gate_EDF, up_EDF, down_EFD)
-  )
   is_chosen_NKE = expert_NK[..., None] == jnp.arange(len(gate_EDF))
   weight_NE = jnp.sum(is_chosen_NKE * weight_NK[..., None], axis=1)
 
   def product(matrix_EDF: jax.Array, bias: int) -> jax.Array:
-    y_NEF = jnp.einsum("nd,edf->nef", x_ND, matrix_EDF)
+    y_NEF = _multiplied(_EACH, x_ND, matrix_EDF)
     return y_NEF + biases[bias] if biases else y_NEF
 
   y_NEF = _gated(product(gate_EDF, 0), limit)
   y_NEF *= _raised(product(up_EDF, 1), limit)
   y_NEF *= weight_NE[..., None].astype(x_ND.dtype)
-  y_ND = jnp.einsum("nef,efd->nd", y_NEF, down_EFD)
+  y_ND = _multiplied(_SUMMED, y_NEF, down_EFD)
   return y_ND + weight_NE.astype(x_ND.dtype) @ biases[2] if biases else y_ND
+
+
+def _einsum(
+  equation: str, x: jax.Array, matrix: jax.Array | quantization.Quantized
+) -> jax.Array:
+  """Multiplies by matrices of any form."""
+  return jnp.einsum(equation, x, quantization.dequantized(matrix, x.dtype))
+
+
+# What `lora.multiply` takes: products with the matrices, with A, and with B.
+# Of groups; of all experts; and of all, added up.
+_GROUPED = (quantization.ragged_dot,) * 3
+_EACH, _SUMMED = (
+  tuple(functools.partial(_einsum, equation) for equation in equations)
+  for equations in (
+    ("nd,edf->nef", "nd,edr->ner", "ner,erf->nef"),
+    ("nef,efd->nd", "nef,efr->ner", "ner,erd->nd"),
+  )
+)
+
+
+def _multiplied(
+  products: Any, x: jax.Array, matrix: Any, *more: jax.Array
+) -> jax.Array:
+  """Multiplies by matrices of any form, and by those with adapters."""
+  if not isinstance(matrix, lora.Adapted):
+    return products[0](x, matrix, *more)
+  w = matrix
+  return lora.multiply(products, w.scale, x, w.kernel, w.a, w.b, *more)
 
 
 _ALPHA = 1.702  # of gpt-oss's gate, whose sigmoid is near to GELU's curve

@@ -3,16 +3,17 @@
 Adapters are a tree of their own, stacked like the params they belong to: they
 alone are trained, optimized and saved in checkpoints. `joined` puts them beside
 the kernels of the frozen base, at no cost; `merged` makes plain params of both,
-for rollouts and for files.
+for rollouts and for files. Each expert has factors of its own.
 
 The forward pass multiplies by the merged kernel, so that the learner computes
 with the same weights that the answers were sampled with. No gradient as large
-as a kernel is ever computed: see `layers.projection.project_adapted`.
+as a kernel is ever computed: see `multiply`.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,9 +21,11 @@ import jax.numpy as jnp
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.keys import Section, key
-from agentrl_jax.model.config import STACKS
+from agentrl_jax.model.config import STACKS, ModelConfig
 
 Params = dict[str, Any]
+Path = tuple[str, ...]
+Product = Callable[..., jax.Array]
 
 # Projections that can be adapted, and how many axes their inputs have.
 INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 3, "gate": 1, "up": 1, "down": 1}
@@ -43,7 +46,9 @@ class LoraConfig(Section, section="lora"):
     16.0, "numerator of the adapters' scale, alpha / rank", above=0
   )
   targets: tuple[str, ...] = key(
-    tuple(INPUT_AXES), "matrices that are adapted", one_of=INPUT_AXES
+    tuple(INPUT_AXES),
+    "matrices that are adapted; gate, up and down are those of experts, if any",
+    one_of=INPUT_AXES,
   )
 
   def __post_init__(self) -> None:
@@ -56,16 +61,42 @@ class LoraConfig(Section, section="lora"):
   def __bool__(self) -> bool:
     return self.rank > 0
 
-  def refuse_experts(self) -> None:
-    """Refuses projections that a layer with experts has not.
+  def kernels(self, model: ModelConfig, stack: str) -> dict[str, Path]:
+    """Maps the targets to their kernels' paths in a layer of a stack.
+
+    In a model with experts gate, up and down are theirs. Dense layers and
+    shared experts stay as they are: PEFT adapts experts alone under these
+    names.
+    """
+    c, _ = model.stacks[stack]
+    paths: dict[str, Path] = {}
+    for name in sorted(self.targets, key=[*INPUT_AXES].index):
+      if name in IN_ATTENTION:
+        paths[name] = ("attention", name, "kernel")
+      elif c.num_experts:
+        paths[name] = ("experts", name)
+      elif not model.num_experts:
+        paths[name] = (name, "kernel")
+    return paths
+
+  def check_experts(self, model: ModelConfig) -> None:
+    """Refuses adapters of experts that no file of PEFT's could hold.
 
     Raises `ConfigError`.
     """
-    if self and (others := set(self.targets) - set(IN_ATTENTION)):
+    of_experts = {*self.targets} - {*IN_ATTENTION}
+    if not self or not model.num_experts or not of_experts:
+      return
+    if model.expert_bias:
       raise ConfigError(
-        f"lora.targets={self.targets}: of a model with experts only attention "
-        f"has adapters, and no {', '.join(sorted(others))}. Set "
+        f"lora.targets={self.targets}: gpt-oss keeps all experts of a layer in "
+        "one tensor, which has no adapters here. Set "
         f'--config.lora.targets="{IN_ATTENTION}"'
+      )
+    if len(of_experts & {"gate", "up"}) == 1:
+      raise ConfigError(
+        f"lora.targets={self.targets}: transformers keeps gate and up of all "
+        "experts in one tensor, so PEFT adapts both or neither: name both"
       )
 
   @property
@@ -77,7 +108,9 @@ class LoraConfig(Section, section="lora"):
 NO_ADAPTERS = LoraConfig()
 
 
-def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
+def init(
+  config: LoraConfig, model: ModelConfig, base: Params, key: jax.Array
+) -> Params:
   """Makes fresh adapters of stacked params, which change nothing: B is 0.
 
   Only shapes of the base are read. A is uniform within 1 / sqrt(inputs), as
@@ -85,19 +118,23 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
   """
   adapters: Params = {}
   kernels = {
-    (stack, *path): kernel
+    (stack, *path): (get(base[stack], path), INPUT_AXES[name])
     for stack in STACKS[::-1]
-    for path, kernel in _targets(config.targets, base.get(stack, {}))
+    if stack in base
+    for name, path in config.kernels(model, stack).items()
   }
   keys = jax.random.split(key, len(kernels))
-  for (path, kernel), k in zip(kernels.items(), keys, strict=True):
-    axes = 1 + INPUT_AXES[path[-1]]  # the axis of layers before the inputs
-    inputs, outputs = kernel.shape[:axes], kernel.shape[axes:]
-    bound = math.prod(inputs[1:]) ** -0.5
-    shape_a = (*inputs, config.rank)
-    shape_b = (kernel.shape[0], config.rank, *outputs)
+  for (path, (kernel, num_axes)), k in zip(kernels.items(), keys, strict=True):
+    # Those of layers and of experts come before the axes of inputs.
+    first = 2 if "experts" in path else 1
+    before, rest = kernel.shape[:first], kernel.shape[first:]
+    inputs, outputs = rest[:num_axes], rest[num_axes:]
+    bound = math.prod(inputs) ** -0.5
+    shape_a = (*before, *inputs, config.rank)
     a = jax.random.uniform(k, shape_a, minval=-bound, maxval=bound)
-    put(adapters, path, {A: a, B: jnp.zeros(shape_b)})
+    at_a, at_b = factors_of(path)
+    put(adapters, at_a, a)
+    put(adapters, at_b, jnp.zeros((*before, config.rank, *outputs)))
   return adapters
 
 
@@ -130,10 +167,20 @@ def folded(layers: Params, scale: float) -> Params:
   Kernels get the dtype of the adapters, which stay beside them. For one layer,
   or for stacked ones.
   """
-  return {
-    name: _fold(name, part, scale) if isinstance(part, Mapping) else part
+  out = {
+    name: folded(part, scale) if isinstance(part, Mapping) else part
     for name, part in layers.items()
   }
+  for name in filter(_is_a, layers):
+    kernel = name.removesuffix(A).removesuffix("_") or "kernel"
+    _, at_b = factors_of((kernel,))
+    a, b = layers[name], get(layers, at_b)
+    multiply = functools.partial(jnp.tensordot, axes=1)
+    for _ in range(a.ndim + b.ndim - 2 - layers[kernel].ndim):
+      multiply = jax.vmap(multiply)  # over layers, and over experts
+    whole = layers[kernel].astype(a.dtype) + scale * multiply(a, b)
+    out[kernel] = jax.lax.stop_gradient(whole)
+  return out
 
 
 def merged(params: Params, scale: float) -> Params:
@@ -147,29 +194,93 @@ def merged(params: Params, scale: float) -> Params:
 def is_adapted(layers: Any) -> bool:
   """Says if there are adapters beside any of the kernels."""
   return isinstance(layers, Mapping) and any(
-    name == A or is_adapted(part) for name, part in layers.items()
+    _is_a(name) or is_adapted(part) for name, part in layers.items()
   )
 
 
-def _fold(name: str, part: Params, scale: float) -> Params:
-  if A not in part:
-    return folded(part, scale)
-  a, b = part[A], part[B]
-  stacked = a.ndim - INPUT_AXES[name] - 1
-  multiply = jax.vmap(_product) if stacked else _product
-  kernel = part["kernel"].astype(a.dtype) + scale * multiply(a, b)
-  return dict(part) | {"kernel": jax.lax.stop_gradient(kernel)}
+def factors_of(kernel: Path) -> tuple[Path, Path]:
+  """Returns the paths of A and B, which stand beside their kernel."""
+  *owner, name = kernel
+  prefix = "" if name == "kernel" else f"{name}_"
+  return (*owner, prefix + A), (*owner, prefix + B)
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-  return jnp.tensordot(a, b, axes=1)
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=("kernel", "a", "b"),
+  meta_fields=("scale",),
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Adapted:
+  """Matrices of experts that contain `scale` a b, in the place of the array."""
+
+  kernel: jax.Array
+  a: jax.Array
+  b: jax.Array
+  scale: float
+
+  def __len__(self) -> int:
+    """Number of experts."""
+    return len(self.kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def multiply(
+  products: tuple[Product, Product, Product],
+  scale: float,
+  x: jax.Array,
+  kernel: jax.Array,
+  a: jax.Array,
+  b: jax.Array,
+  *more: jax.Array,
+) -> jax.Array:
+  """Multiplies x by a kernel that already contains `scale` a b.
+
+  The gradient goes to x, a and b and not to the kernel: products as thin as
+  the rank replace one as wide as the kernel.
+
+  Args:
+    products: those of x and the kernel, of x and a, and of that and b.
+    scale: factor of a b.
+    x: inputs.
+    kernel: what x is multiplied by.
+    a: from inputs to ranks.
+    b: from ranks to outputs.
+    *more: further arguments of each product, without a gradient.
+  """
+  del scale, a, b
+  return products[0](x, kernel, *more)
+
+
+def _forward(
+  products: Any, scale: float, *args: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+  return multiply(products, scale, *args), args
+
+
+def _backward(
+  products: tuple[Product, Product, Product],
+  scale: float,
+  kept: tuple[jax.Array, ...],
+  slope: jax.Array,
+) -> tuple[jax.Array | None, ...]:
+  x, kernel, a, b, *more = kept
+  whole, inwards, outwards = products
+  _, to_x = jax.vjp(lambda x: whole(x, kernel, *more), x)
+  low, to_a = jax.vjp(lambda a: inwards(x, a, *more), a)
+  _, to_low_b = jax.vjp(lambda low, b: outwards(low, b, *more), low, b)
+  of_low, of_b = to_low_b(slope * scale)
+  return *to_x(slope), None, *to_a(of_low), of_b, *[None] * len(more)
+
+
+multiply.defvjp(_forward, _backward)
 
 
 def _without(layers: Params) -> Params:
   return {
     name: _without(part) if isinstance(part, Mapping) else part
     for name, part in layers.items()
-    if name not in (A, B)
+    if not name.endswith((A, B))
   }
 
 
@@ -177,32 +288,22 @@ def _only_adapters(layers: Params) -> Params:
   return {
     name: _only_adapters(part) if isinstance(part, Mapping) else part
     for name, part in layers.items()
-    if is_adapted(part) or name in (A, B)
+    if is_adapted(part) or name.endswith((A, B))
   }
 
 
-def _targets(
-  names: tuple[str, ...], layers: Params
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-  """Yields path and kernel of every named projection, in a fixed order."""
-  for name in INPUT_AXES:
-    if layers and name in names:
-      yield path_of(name), get(layers, path_of(name))["kernel"]
+def _is_a(name: str) -> bool:
+  return name.endswith(A)
 
 
-def path_of(name: str) -> tuple[str, ...]:
-  """Returns the path of a projection within a layer."""
-  return ("attention", name) if name in IN_ATTENTION else (name,)
-
-
-def get(tree: Params, path: tuple[str, ...]) -> Any:
+def get(tree: Params, path: Path) -> Any:
   """Returns the subtree at `path`."""
   for word in path:
     tree = tree[word]
   return tree
 
 
-def put(tree: Params, path: tuple[str, ...], value: Params) -> None:
+def put(tree: Params, path: Path, value: Any) -> None:
   """Puts `value` at `path`."""
   for word in path[:-1]:
     tree = tree.setdefault(word, {})

@@ -52,8 +52,7 @@ class Policy:
     With an `adaptation` of rank above 0, adapters are trained, and the params
     that they belong to stay fixed.
     """
-    if config.num_experts:
-      adaptation.refuse_experts()
+    adaptation.check_experts(config)
     self.config = config
     self.adaptation = adaptation
     self.compute = compute
@@ -85,7 +84,9 @@ class Policy:
       return params, None
     if lora.is_adapted(params["layers"]):
       return lora.split(params)
-    fresh = functools.partial(lora.init, self.adaptation, params, key)
+    fresh = functools.partial(
+      lora.init, self.adaptation, self.config, params, key
+    )
     places = self.mesh and sharding.param_shardings(
       jax.eval_shape(fresh), self.mesh
     )
@@ -102,7 +103,7 @@ class Policy:
       return params, None
 
     def split() -> tuple[Params, Params]:
-      made = lora.init(self.adaptation, params, jax.random.key(0))
+      made = lora.init(self.adaptation, self.config, params, jax.random.key(0))
       zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
       trained, frozen = lora.split(lora.joined(zeros, made))
       return trained, sharding.in_dtype(frozen, self.compute.dtype)

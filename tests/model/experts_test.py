@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import experts, sharding
+from agentrl_jax.model import experts, lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.tensor_names import places
 from agentrl_jax.model.lora import LoraConfig
@@ -329,16 +329,77 @@ class RouteTest(parameterized.TestCase):
     np.testing.assert_array_equal(learner, rollout)
 
 
-class AdaptersTest(absltest.TestCase):
-  def test_of_attention_alone(self):
-    adaptation = LoraConfig(rank=2, alpha=4.0, targets=("q", "down", "gate"))
-    with self.assertRaisesRegex(ConfigError, "no down, gate.*targets="):
-      Policy(MODEL, COMPUTE, adaptation=adaptation)
-    policy = Policy(
-      MODEL, COMPUTE, adaptation=dataclasses.replace(adaptation, targets=("q",))
+class AdaptersTest(parameterized.TestCase):
+  def test_gradients_are_those_of_whole_matrices(self):
+    *others, gate, up, down = routed([[-3, 1], [7, 3], [3, -1], [0, 2]])
+    rng = np.random.default_rng(1)
+    adapted = []
+    for kernel in (gate, up, down):
+      a, b = rng.normal(size=(4, 12, 2)), rng.normal(size=(4, 2, 12))
+      a, b = np.float32(a[:, : kernel.shape[1]]), np.float32(b)
+      b = b[..., : kernel.shape[2]]
+      adapted.append(lora.Adapted(kernel + 0.5 * a @ b, a, b, 0.5))
+    (*slopes_x, gate, up, down), output = slopes_and_output(
+      experts.apply_all, 0.0, *others, *(each.kernel for each in adapted)
     )
-    adapters, frozen = policy.split(
+    wanted = [
+      lora.Adapted(
+        np.zeros_like(slope),
+        0.5 * slope @ np.swapaxes(each.b, 1, 2),
+        0.5 * np.swapaxes(each.a, 1, 2) @ slope,
+        0.5,
+      )
+      for slope, each in zip((gate, up, down), adapted, strict=True)
+    ]
+    for apply in (experts.apply_grouped, experts.apply_all):
+      jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        slopes_and_output(apply, 0.0, *others, *adapted),
+        ((*slopes_x, *wanted), output),
+      )
+
+  def test_experts_alone_are_adapted_and_merged(self):
+    model = dataclasses.replace(
+      MODEL,
+      num_layers=2,
+      dense_layers=1,
+      dense_mlp_width=6,
+      shared_experts=1,
+      sigmoid_router=True,
+    )
+    policy = Policy(model, COMPUTE, adaptation=LoraConfig(rank=2))
+    trained, frozen = policy.split(
       drawn.fill(policy.abstract_params()), jax.random.key(1)
     )
-    self.assertEqual(list(adapters["layers"]), ["attention"])
-    self.assertIn("experts", frozen["layers"])
+    self.assertEqual(
+      {stack: {*trained[stack]} for stack in trained},
+      {"dense_layers": {"attention"}, "layers": {"attention", "experts"}},
+    )
+    names = {f"{n}_lora_{x}" for n in ("gate", "up", "down") for x in "ab"}
+    self.assertEqual({*trained["layers"]["experts"]}, names)
+    self.assertIn("exact_router", frozen["layers"]["experts"])
+    whole = policy.whole(drawn.fill(trained), frozen)
+    plain, of = policy.plain(whole), whole["layers"]["experts"]
+    np.testing.assert_allclose(
+      plain["layers"]["experts"]["up"],
+      of["up"] + 8 * of["up_lora_a"] @ of["up_lora_b"],
+      atol=1e-6,
+    )
+    rows = (np.arange(24)[None], np.arange(24)[None], np.ones((1, 24), int))
+    logits = jax.jit(policy.logits)
+    np.testing.assert_allclose(
+      logits(whole, *rows), logits(plain, *rows), atol=1e-5
+    )
+
+  @parameterized.parameters(
+    (("gate", "q"), {}, "gate and up .* name both"),
+    (
+      ("down",),
+      {"normed_experts": True, "swiglu_limit": 7.0},
+      "gpt-oss .*targets=",
+    ),
+  )
+  def test_adapters_that_no_file_could_hold(self, targets, changes, pattern):
+    model = dataclasses.replace(MODEL, **changes)
+    with self.assertRaisesRegex(ConfigError, pattern):
+      Policy(model, COMPUTE, adaptation=LoraConfig(rank=2, targets=targets))

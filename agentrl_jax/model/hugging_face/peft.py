@@ -4,7 +4,9 @@ PEFT keeps A as [rank, inputs] and B as [outputs, rank] of each projection that
 is a module of the model. GLM-4 has gate and up in one module: there the two
 adapters become one of twice the rank, with the same sum. Where the base is a
 model that sees (Gemma 3), the names are those of its text model's modules in
-transformers since 4.52.
+transformers since 4.52. Experts are modules, as in transformers 4 and in vLLM;
+PEFT since 0.21 converts their adapters for transformers 5, which keeps all
+experts of a layer in one tensor.
 """
 
 import dataclasses
@@ -21,13 +23,20 @@ from jax.experimental import multihost_utils
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora
-from agentrl_jax.model.config import STACKS, ModelConfig
+from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE as MODEL_CONFIG
 from agentrl_jax.model.hugging_face.config import family_of, text_part
 from agentrl_jax.model.hugging_face.settings import read_number, read_size
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
-from agentrl_jax.model.hugging_face.tensor_names import Place, places, text_name
+from agentrl_jax.model.hugging_face.tensor_names import (
+  At,
+  Path,
+  Place,
+  places,
+  tensors,
+  text_name,
+)
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -43,10 +52,24 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
   "layer_replication": (None,),
   "use_qalora": (False, None),
   "alora_invocation_tokens": (None,),
+  # Of all experts of a layer at once, as PEFT saves them for transformers 5.
+  "target_parameters": (None, []),
   # Others take a part of the model's own weights into the adapters.
   "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
-_Parts = list[tuple[str, Place]]  # our projections that share one module
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """A projection of one layer, or of one expert of it, within a module."""
+
+  name: str
+  kernel: Path  # of all layers
+  at: At
+  place: Place
+
+
+_Modules = Mapping[str, list[_Part]]  # by names in Hugging Face's model
 
 
 def write_adapters(
@@ -71,12 +94,9 @@ def write_adapters(
   modules = _modules(model, config)
   sees = _sees(pathlib.Path(base))
   named: dict[str, np.ndarray] = {}
-  for stack, (_, numbers) in model.stacks.items():
-    for at, layer in enumerate(numbers):
-      for module, parts in modules.items():
-        a, b = _to_module(whole[stack], parts, at)
-        named[_tensor(module, layer, "A", sees)] = a
-        named[_tensor(module, layer, "B", sees)] = b
+  for module, parts in modules.items():
+    for letter, factor in zip("AB", _to_module(whole, parts), strict=True):
+      named[_tensor(module, letter, sees)] = factor
   partial = folder.with_name(folder.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   entries = {name: (x.dtype, x.shape) for name, x in named.items()}
@@ -98,26 +118,22 @@ def read_adapters(
   """
   folder = pathlib.Path(folder)
   config = _config_of(folder, model)
-  layers: list[Params] = [{} for _ in range(model.num_layers)]
+  adapters: Params = {stack: {} for stack in model.stacks}
   with TensorFile(folder / TENSORS_FILE) as file:
     theirs = {_in_text(name): name for name in file.entries}
     unread = {*theirs}
-    for layer, tree in enumerate(layers):
-      for module, parts in _modules(model, config).items():
-        names = [_tensor(module, layer, x) for x in "AB"]
-        a, b = (_read(file, theirs.get(name, name)) for name in names)
-        _from_module(tree, parts, config.rank, a, b, f"{folder}: {module}")
-        unread -= {*names}
+    for module, parts in _modules(model, config).items():
+      names = [_tensor(module, letter) for letter in "AB"]
+      a, b = (_read(file, theirs.get(name, name)) for name in names)
+      _from_module(adapters, parts, config.rank, a, b, f"{folder}: {module}")
+      unread -= {*names}
   if unread:
     raise CheckpointError(
       f"{folder / TENSORS_FILE} holds {min(unread)}, for which {CONFIG_FILE} "
       "beside it does not account: merge these adapters into their model with "
       "PEFT"
     )
-  return config, {
-    stack: jax.tree.map(lambda *x: np.stack(x), *[layers[n] for n in numbers])
-    for stack, (_, numbers) in model.stacks.items()
-  }
+  return config, adapters
 
 
 def _on_host(leaf: jax.Array) -> np.ndarray:
@@ -126,18 +142,22 @@ def _on_host(leaf: jax.Array) -> np.ndarray:
   return np.asarray(leaf)
 
 
-def _modules(model: ModelConfig, config: LoraConfig) -> dict[str, _Parts]:
-  """Groups projections by Hugging Face's module, with {layer} in its name."""
-  if model.num_experts:
-    config.refuse_experts()
-  found = places(model, family_of(model))
-  modules: dict[str, _Parts] = {}
-  for name in INPUT_AXES:
-    if name in config.targets:
-      place = found[STACKS[-1], *lora.path_of(name), "kernel"]
-      module = place.tensor.removesuffix(".weight")
-      modules.setdefault(module, []).append((name, place))
-  return modules
+def _modules(model: ModelConfig, config: LoraConfig) -> _Modules:
+  """Groups projections by the module that they are parts of."""
+  config.check_experts(model)
+  names = {
+    (stack, *path): name
+    for stack in model.stacks
+    for name, path in config.kernels(model, stack).items()
+  }
+  every = places(model, family_of(model))
+  found = {path: place for path, place in every.items() if path in names}
+  return {
+    tensor.removesuffix(".weight"): [
+      _Part(names[path], path, at, found[path]) for path, at in leaves
+    ]
+    for tensor, leaves in tensors(found)
+  }
 
 
 def _sees(base: pathlib.Path) -> bool:
@@ -152,26 +172,27 @@ def _in_text(tensor: str) -> str:
   return _PREFIX + text_name(tensor.removeprefix(_PREFIX))
 
 
-def _tensor(module: str, layer: int, letter: str, sees: bool = False) -> str:
-  name = f"{module.format(layer=layer)}.lora_{letter}.weight"
+def _tensor(module: str, letter: str, sees: bool = False) -> str:
+  name = f"{module}.lora_{letter}.weight"
   if sees:
     name = name.replace("model.", "model.language_model.", 1)
   return _PREFIX + name
 
 
 def _to_module(
-  layers: Params, parts: _Parts, layer: int
+  adapters: Params, parts: list[_Part]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Builds A [ranks, inputs] and B [outputs, ranks] of a module in blocks."""
   blocks = []
-  for name, place in parts:
-    part = lora.get(layers, lora.path_of(name))
-    a, b = part[lora.A][layer], part[lora.B][layer]
+  for part in parts:
+    a, b = (
+      lora.get(adapters, path)[part.at] for path in lora.factors_of(part.kernel)
+    )
     rank = a.shape[-1]
-    outputs_b = _place_of_b(name, place, rank).from_leaf(b).reshape(-1, rank)
-    blocks.append((_rows(name, place), a.reshape(-1, rank).T, outputs_b))
+    outputs_b = _place_of_b(part, rank).from_leaf(b).reshape(-1, rank)
+    blocks.append((_rows(part), a.reshape(-1, rank).T, outputs_b))
   whole_a = np.concatenate([a for _, a, _ in blocks])
-  whole_b = np.zeros((parts[0][1].matrix[0], len(whole_a)), np.float32)
+  whole_b = np.zeros((parts[0].place.matrix[0], len(whole_a)), np.float32)
   at = 0
   for rows, a, b in blocks:
     whole_b[rows, at : at + len(a)] = b
@@ -180,8 +201,8 @@ def _to_module(
 
 
 def _from_module(
-  tree: Params,
-  parts: _Parts,
+  adapters: Params,
+  parts: list[_Part],
   rank: int,
   a: np.ndarray,
   b: np.ndarray,
@@ -190,42 +211,61 @@ def _from_module(
   """Inverts `_to_module`; adapters that PEFT trained share one A per module."""
   shared = len(a) == rank
   ranks = rank * (1 if shared else len(parts))
-  num_outputs, num_inputs = parts[0][1].matrix
+  num_outputs, num_inputs = parts[0].place.matrix
   if a.shape != (ranks, num_inputs) or b.shape != (num_outputs, ranks):
     raise CheckpointError(
       f"{what} has A of {a.shape} and B of {b.shape}, where rank {rank} in "
       f"{len(parts)} parts is due, of {num_inputs} inputs and {num_outputs} "
       "outputs: the files are of another model"
     )
-  for n, (name, place) in enumerate(parts):
+  for n, part in enumerate(parts):
     own = slice(0, rank) if shared else slice(n * rank, (n + 1) * rank)
-    block = b[_rows(name, place)]
+    block = b[_rows(part)]
     if np.delete(block, own, axis=1).any():
       raise ConfigError(
-        f"{what} mixes the ranks of {', '.join(name for name, _ in parts)}, "
+        f"{what} mixes the ranks of {', '.join(part.name for part in parts)}, "
         "which are apart here: merge these adapters into their model instead"
       )
-    inputs = place.shape[len(place.shape) - INPUT_AXES[name] :]
-    factor_b = _place_of_b(name, place, rank)
-    pair = {
-      lora.A: a[own].T.reshape(*inputs, rank),
-      lora.B: factor_b.to_leaf(block[:, own].reshape(factor_b.shape)),
-    }
-    lora.put(tree, lora.path_of(name), pair)
+    inputs = part.place.shape[_num_outputs(part) :]
+    factor_b = _place_of_b(part, rank)
+    pair = (
+      a[own].T.reshape(*inputs, rank),
+      factor_b.to_leaf(block[:, own].reshape(factor_b.shape)),
+    )
+    for path, factor in zip(lora.factors_of(part.kernel), pair, strict=True):
+      _lay(adapters, path, part, factor)
 
 
-def _place_of_b(name: str, place: Place, rank: int) -> Place:
+def _lay(adapters: Params, path: Path, part: _Part, factor: np.ndarray) -> None:
+  """Writes one module's factor into that of all layers, which may be new."""
+  try:
+    whole = lora.get(adapters, path)
+  except KeyError:
+    sizes = (len(part.place.layers), part.place.num_experts)
+    whole = np.zeros((*sizes[: len(part.at)], *factor.shape), np.float32)
+    lora.put(adapters, path, whole)
+  whole[part.at] = factor
+
+
+def _num_outputs(part: _Part) -> int:
+  """Returns how many axes of the part's shape are outputs, the first ones."""
+  return len(part.place.shape) - INPUT_AXES[part.name]
+
+
+def _place_of_b(part: _Part, rank: int) -> Place:
   """Derives the place of B from that of its kernel: ranks replace inputs."""
-  outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
+  number = _num_outputs(part)
   return dataclasses.replace(
-    place, shape=(*outputs, rank), order=(len(outputs), *range(len(outputs)))
+    part.place,
+    shape=(*part.place.shape[:number], rank),
+    order=(number, *range(number)),
   )
 
 
-def _rows(name: str, place: Place) -> slice:
+def _rows(part: _Part) -> slice:
   """Returns the slice of the module's outputs that the projection has."""
-  first = place.start // place.matrix[1]
-  outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
+  first = part.place.start // part.place.matrix[1]
+  outputs = part.place.shape[: _num_outputs(part)]
   return slice(first, first + math.prod(outputs))
 
 
@@ -246,7 +286,7 @@ def _read(file: TensorFile, name: str) -> np.ndarray:
 
 
 def _described(
-  modules: Mapping[str, _Parts], config: LoraConfig, base: str
+  modules: _Modules, config: LoraConfig, base: str
 ) -> dict[str, Any]:
   """Builds adapter_config.json; several parts multiply a module's rank."""
   names = {_last(module): len(parts) for module, parts in modules.items()}
@@ -319,11 +359,11 @@ def _refuse_patterns(
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
   """Maps the last name of Hugging Face's modules to our projections."""
-  targets = lora.IN_ATTENTION if model.num_experts else tuple(INPUT_AXES)
+  targets = lora.IN_ATTENTION if model.expert_bias else tuple(INPUT_AXES)
   every = dataclasses.replace(NO_ADAPTERS, rank=1, targets=targets)
   modules = _modules(model, every)
   return {
-    _last(module): [name for name, _ in parts]
+    _last(module): [part.name for part in parts]
     for module, parts in modules.items()
   }
 

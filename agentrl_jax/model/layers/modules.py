@@ -1,6 +1,7 @@
 """A decoder's modules as graphs of flax.nnx, rebuilt around params."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from flax import nnx
 from agentrl_jax.model import lora
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.decoder import Layer, Stem, is_turned, make_modules
-from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.lora import LoraConfig, Path
 
 Params = dict[str, Any]
 
@@ -30,7 +31,8 @@ class Modules:
     stem, stacks = nnx.eval_shape(make)
     self._stem = nnx.split(stem)
     self._layers = {
-      stack: _Forms(*layers, adaptation) for stack, layers in stacks.items()
+      stack: _Forms(*layers, adaptation, adaptation.kernels(config, stack))
+      for stack, layers in stacks.items()
     }
 
   def init(self, key: jax.Array) -> Params:
@@ -70,11 +72,17 @@ class Modules:
 class _Forms:
   """The graphs of a layer: plain, with adapters, and with turned kernels."""
 
-  def __init__(self, layer: Layer, turned_layer: Layer, adaptation: LoraConfig):
+  def __init__(
+    self,
+    layer: Layer,
+    turned_layer: Layer,
+    adaptation: LoraConfig,
+    kernels: Mapping[str, Path],
+  ):
     self.plain = nnx.split(layer)
     self.turned = nnx.split(turned_layer)
     if adaptation:
-      layer.add_adapters(adaptation)
+      layer.add_adapters(adaptation, kernels.values())
     self.adapted = nnx.split(layer)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from agentrl_jax.model import quantization
+from agentrl_jax.model import lora, quantization
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 
@@ -62,8 +62,9 @@ class Projection(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
     self.inputs, self.outputs = inputs, outputs
 
-  def add_adapter(self, config: LoraConfig) -> None:
+  def add_adapter(self, config: LoraConfig, name: str) -> None:
     """Adds two low-rank factors, already merged into the kernel in use."""
+    del name  # there is one kernel
     self.lora_a = nnx.Param(jnp.zeros((*self.inputs, config.rank)))
     self.lora_b = nnx.Param(jnp.zeros((config.rank, *self.outputs)))
     self.adapter_scale = config.scale
@@ -88,7 +89,15 @@ class Projection(nnx.Module):
       return quantization.project(project, x, self.kernel[...], num_axes)
     kernel = self.kernel[...].astype(x.dtype)
     a, b = (p[...].astype(x.dtype) for p in (self.lora_a, self.lora_b))
-    return project_adapted(x, kernel, a, b, num_axes, self.adapter_scale)
+
+    def inwards(x: Array, kernel: Array) -> Array:
+      return project(x, kernel, num_axes)
+
+    def outwards(low: Array, b: Array) -> Array:
+      return project(low, b, 1)
+
+    products = inwards, inwards, outwards
+    return lora.multiply(products, self.adapter_scale, x, kernel, a, b)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -140,39 +149,3 @@ def project_turned(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
     x_MR = jax.lax.optimization_barrier(x_RM.T)
     y_RN = jax.lax.optimization_barrier(kernel_NM @ x_MR).T
   return y_RN.reshape(*rows, *outputs)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def project_adapted(
-  x: jax.Array,
-  kernel: jax.Array,
-  a: jax.Array,
-  b: jax.Array,
-  num_axes: int,
-  scale: float,
-) -> jax.Array:
-  """Computes `project` by a kernel that already contains `scale` a b.
-
-  The gradient goes to x, a [inputs, r] and b [r, outputs] and not to the
-  kernel: products as thin as r replace one as wide as the kernel.
-  """
-  del a, b, scale
-  return project(x, kernel, num_axes)
-
-
-def _adapted_forward(x, kernel, a, b, num_axes, scale):
-  y = project_adapted(x, kernel, a, b, num_axes, scale)
-  return y, (x, kernel, a, b)
-
-
-def _adapted_backward(num_axes, scale, kept, gradient):
-  x, kernel, a, b = kept
-  of_x, _ = _project_backward(num_axes, (x, kernel), gradient)
-  low, back_to_a = jax.vjp(lambda a: project(x, a, num_axes), a)
-  _, back_to_b = jax.vjp(lambda low, b: project(low, b, 1), low, b)
-  of_low, of_b = back_to_b(gradient * scale)
-  (of_a,) = back_to_a(of_low)
-  return of_x, jnp.zeros_like(kernel), of_a, of_b
-
-
-project_adapted.defvjp(_adapted_forward, _adapted_backward)

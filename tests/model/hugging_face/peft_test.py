@@ -53,6 +53,9 @@ MODELS = {
     pre_norm=False,
     sandwich_norm=True,
   ),
+  "qwen3_moe": ModelConfig(
+    **SIZES, qk_norm=True, num_experts=3, experts_per_token=2
+  ),
   "glm4_moe": ModelConfig(
     **SIZES,
     qkv_bias=True,
@@ -81,10 +84,13 @@ MODELS = {
 
 
 def fitting(model: ModelConfig, config: LoraConfig = CONFIG) -> LoraConfig:
-  """The same adapters, in a mixture of attention alone."""
+  """The same adapters as far as PEFT has them: `LoraConfig.check_experts`."""
   if not model.num_experts:
     return config
-  targets = tuple(name for name in config.targets if name in IN_ATTENTION)
+  kept = IN_ATTENTION if model.expert_bias else config.targets
+  one_of_two = len({"gate", "up"} & {*kept}) == 1
+  kept = [n for n in kept if not (one_of_two and n in ("gate", "up"))]
+  targets = tuple(name for name in config.targets if name in kept)
   return dataclasses.replace(config, targets=targets)
 
 
@@ -177,6 +183,7 @@ class FolderTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({"use_dora": True}, "use_dora=True"),
+    ({"target_parameters": ["experts.down_proj"]}, "target_parameters="),
     ({"peft_type": "IA3"}, "peft_type='IA3'"),
     ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
     ({"target_modules": "all-linear"}, "must list some of q_proj"),
@@ -316,7 +323,7 @@ class PeftTest(parameterized.TestCase):
         ]
       )
 
-  @parameterized.parameters("qwen2", "glm4", "glm4_moe")
+  @parameterized.parameters("qwen2", "glm4", "gpt_oss")
   @pytest.mark.slow
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)
