@@ -7,8 +7,9 @@ triangular system, the WY form of arXiv:2406.06484:
   (I + A) u = beta (v - recalled from before the chunk)
   A_ts = beta_t (k_t . k_s) D_ts for s before t
 
-The system is solved by substitution: in a power series of A, repeated keys make
-terms as large as binomials, whose sum has no digits left. Logs of decays are
+The system is inverted block by block, as exactly as by substitution: in a power
+series of A, repeated keys make terms as large as binomials, whose sum has no
+digits left. Logs of decays are
 sums along the path from s to t, never differences of sums from the row's start,
 so a strong decay beside a weak one costs no digits.
 
@@ -57,9 +58,11 @@ class Inside(NamedTuple):
 def cut(rows: Ancestry, chunk: int, tokens: tuple[jax.Array, ...]) -> Chunks:
   """Cuts q, k, v, g and beta, [B, T, H, ...] each, into chunks.
 
-  The last chunk is filled up with tokens of the row's last sequence.
+  `chunk` is a power of two; chunks are shorter if the row is. The last one is
+  filled up with tokens of the row's last sequence.
   """
   length = rows.end_BT.shape[1]
+  chunk = min(chunk, 1 << (length - 1).bit_length())
   end_BT = jnp.where(rows.end_BT < length, rows.end_BT, 2 * length)
   end_BNC = _in_chunks(end_BT, chunk, 2 * length)
   place_NC = jnp.arange(end_BNC[0].size).reshape(end_BNC.shape[1:])
@@ -97,11 +100,45 @@ def solve(c: Chunks) -> Inside:
   decay = sees * jnp.exp(exact(passed, (sees & ~is_self).astype(jnp.float32)))
   system = exact(c.k_BNHCK, jnp.swapaxes(c.k_BNHCK, -1, -2))
   system *= decay * c.beta_BNHC[..., None]
-  identity = jnp.broadcast_to(is_self.astype(jnp.float32), system.shape)
-  inverse = jax.lax.linalg.triangular_solve(
-    system, identity, left_side=True, lower=True, unit_diagonal=True
+  return Inside(decay, jnp.sum(passed, axis=-1), _inverse(system))
+
+
+@jax.custom_vjp
+def _inverse(system: jax.Array) -> jax.Array:
+  """Inverts I + A, of which `system` holds A below the diagonal.
+
+    | P 0 |^-1   |   P^-1          0   |
+    | Q R |    = | -R^-1 Q P^-1   R^-1 |
+
+  Both blocks of a level are inverted as one batch. Sizes are powers of two.
+  Entries stay as small as those of the inverse itself. On a CPU it is several
+  times as fast as `jax.lax.linalg.triangular_solve`.
+  """
+  half = system.shape[-1] // 2
+  if not half:
+    return jnp.ones_like(system)
+  blocks = [system[..., :half, :half], system[..., half:, half:]]
+  inverse = _inverse(jnp.stack(blocks, axis=-3))
+  first, second = inverse[..., 0, :, :], inverse[..., 1, :, :]
+  below = -exact(second, exact(system[..., half:, :half], first))
+  rows = (
+    jnp.concatenate([first, jnp.zeros_like(first)], axis=-1),
+    jnp.concatenate([below, second], axis=-1),
   )
-  return Inside(decay, jnp.sum(passed, axis=-1), inverse)
+  return jnp.concatenate(rows, axis=-2)
+
+
+def _inverse_forward(system: jax.Array) -> tuple[jax.Array, jax.Array]:
+  inverse = _inverse(system)
+  return inverse, inverse
+
+
+def _inverse_backward(inverse: jax.Array, slope: jax.Array) -> tuple[jax.Array]:
+  turned = jnp.swapaxes(inverse, -1, -2)
+  return (-jnp.tril(exact(turned, exact(slope, turned)), -1),)
+
+
+_inverse.defvjp(_inverse_forward, _inverse_backward)
 
 
 def _in_chunks(x: jax.Array, chunk: int, fill: int = 0) -> jax.Array:

@@ -39,6 +39,24 @@ def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
   return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + epsilon)
 
 
+def flops(
+  keys: int, values: int, *, is_tree: bool = False, chunk: int = CHUNK
+) -> float:
+  """Counts the FLOPs of `chunked` for a token and head; a gradient adds twice.
+
+  Products alone, of keys and values with so many channels. A tree's are those
+  of the most parts that it can have, since all of them are computed. Where one
+  layer at a time is computed again for its gradient, that takes about 14 KiB a
+  token and head of 128 channels, and twice as much for a tree.
+  """
+  pairs = 4 * chunk * (keys + values)
+  inside = pairs + (2 / 3 + 2) * chunk**2
+  through = 2 * chunk * keys + 6 * keys * values
+  if not is_tree:
+    return inside + through
+  return inside + 2 * (pairs + 4 * chunk**2 + through)
+
+
 def recurrent(
   q_BTHK: jax.Array,
   k_BTHK: jax.Array,
@@ -87,7 +105,7 @@ def extend(
     return recurrent(*tokens, state_BHKV, length_B)
   is_real_BT = jnp.arange(length) < length_B[:, None]
   rows = ancestry(is_real_BT.astype(jnp.int32))
-  cut = chunks.cut(rows, min(CHUNK, length), tokens)
+  cut = chunks.cut(rows, CHUNK, tokens)
   out, state_BHKV = _follow(cut, chunks.solve(cut), state_BHKV)
   return chunks.joined(out, length).astype(v_BTHV.dtype), state_BHKV
 
@@ -104,12 +122,13 @@ def chunked(
 ) -> jax.Array:
   """Computes packed rows, each sequence of which begins from zero.
 
-  Padding changes nothing, whatever it holds. Returns the outputs [B, T, H, V]
+  `chunk` is a power of two, in tokens. Padding changes nothing, whatever it
+  holds. Returns the outputs [B, T, H, V]
   of v's dtype; those of padding mean nothing.
   """
   num_rows, length, *heads = k_BTHK.shape
   tokens = (q_BTHK, k_BTHK, v_BTHV, g_BTH, beta_BTH)
-  cut = chunks.cut(rows, min(chunk, length), tokens)
+  cut = chunks.cut(rows, chunk, tokens)
   inside = chunks.solve(cut)
   if rows.parent_BT is not None:
     out = trees.follow(cut, inside)

@@ -12,7 +12,9 @@ from agentrl_jax.model.recurrent.ancestry import ancestry
 from tests.model.recurrent import paths
 from tests.model.recurrent.paths import LENGTH, PADDING, ROWS
 
-HEADS, KEYS, VALUES, CHUNK = 2, 6, 5, 8
+HEADS, KEYS, VALUES = 2, 6, 5
+STATES = ROWS, HEADS, KEYS, VALUES
+KINDS = ("plain", "strong", "repeated")
 
 
 def _inputs(kind: str, seed: int):
@@ -30,41 +32,48 @@ def _inputs(kind: str, seed: int):
   return [jnp.asarray(x, jnp.float32) for x in (q, k, v, g, beta)]
 
 
-def _weighted(outputs):
-  """One number of all outputs, with a slope for each."""
-  return sum(jnp.vdot(x, jnp.cos(jnp.arange(x.size))) for x in outputs), outputs
-
-
-@jax.jit
-def _chunked(tokens, segment_BT, end_BT=None):
-  def total(*tokens):
-    rows = ancestry(segment_BT, end_BT)
-    out = delta_rule.chunked(*tokens, rows, chunk=CHUNK)
-    return _weighted([jnp.where(rows.is_real_BT[..., None, None], out, 0)])
-
-  return jax.grad(total, range(5), has_aux=True)(*tokens)
-
-
-@jax.jit
-def _by_paths(tokens, path: paths.Paths):
-  def total(*tokens):
-    alone = [x[path.row_P[:, None], path.token_PT] for x in tokens]
-    zeros = jnp.zeros((len(path.row_P), HEADS, KEYS, VALUES))
-    out, _ = delta_rule.recurrent(*alone, zeros, path.length_P)
-    out = out.reshape(-1, HEADS, VALUES)[path.where_BT]
-    return _weighted([jnp.where(path.mark_BT[..., None, None] > 0, out, 0)])
-
-  return jax.grad(total, range(5), has_aux=True)(*tokens)
+def _spoilt(tokens):
+  return [x.at[:, -PADDING:].set(np.nan) for x in tokens]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _extended(extend, length_B, *inputs):
-  def total(*inputs):
-    out, after = extend(*inputs, length_B)
-    is_real_BT = jnp.arange(LENGTH) < length_B[:, None]
-    return _weighted([jnp.where(is_real_BT[..., None, None], out, 0), after])
+def _slopes(compute, fixed, inputs):
+  """Slopes of one number of all outputs, and the outputs."""
 
-  return jax.grad(total, range(6), has_aux=True)(*inputs)
+  def total(*inputs):
+    found = compute(fixed, *inputs)
+    return sum(jnp.vdot(x, jnp.cos(jnp.arange(x.size))) for x in found), found
+
+  return jax.grad(total, range(len(inputs)), has_aux=True)(*inputs)
+
+
+def _off_padding(is_real_BT, out):
+  return jnp.where(is_real_BT[..., None, None], out, 0)
+
+
+def _chunked(marks, *tokens):
+  rows = ancestry(*marks)
+  out = delta_rule.chunked(*tokens, rows, chunk=8)
+  return [_off_padding(rows.is_real_BT, out)]
+
+
+def _by_paths(path: paths.Paths, *tokens):
+  alone = [x[path.row_P[:, None], path.token_PT] for x in tokens]
+  zeros = jnp.zeros((len(path.row_P), *STATES[1:]))
+  out, _ = delta_rule.recurrent(*alone, zeros, path.length_P)
+  out = out.reshape(-1, *out.shape[2:])[path.where_BT]
+  return [_off_padding(path.mark_BT > 0, out)]
+
+
+def _continued(extend, length_B, *inputs):
+  out, after = extend(*inputs, length_B)
+  return _off_padding(jnp.arange(LENGTH) < length_B[:, None], out), after
+
+
+_by_chunks, _by_tokens = (
+  functools.partial(_continued, way)
+  for way in (delta_rule.extend, delta_rule.recurrent)
+)
 
 
 class DeltaRuleTest(parameterized.TestCase):
@@ -72,25 +81,19 @@ class DeltaRuleTest(parameterized.TestCase):
     for x, y in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
       np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
 
-  @parameterized.product(
-    kind=("plain", "strong", "repeated"), seed=(0, 1, 2), is_tree=(False, True)
-  )
+  @parameterized.product(kind=KINDS, seed=(0, 1, 2), is_tree=(False, True))
   def test_packed_rows_are_each_path_by_itself(self, kind, seed, is_tree):
-    tokens = _inputs(kind, seed)
-    rows = paths.draw(seed, is_tree=is_tree)
-    spoilt = [x.at[:, -PADDING:].set(np.nan) for x in tokens]
-    marks = (None, rows.mark_BT) if is_tree else (rows.mark_BT,)
-    found = _chunked(spoilt, *marks)
-    self.assert_close(found, _by_paths(tokens, rows))
+    tokens, rows = _inputs(kind, seed), paths.draw(seed, is_tree=is_tree)
+    marks = paths.marks(rows, is_tree=is_tree)
+    found = _slopes(_chunked, marks, _spoilt(tokens))
+    self.assert_close(found, _slopes(_by_paths, rows, tokens))
 
-  @parameterized.parameters("plain", "strong", "repeated")
+  @parameterized.parameters(*KINDS)
   def test_sequences_go_on(self, kind):
     """By chunks from a state, as by the recurrence; one is not extended."""
-    state = np.random.default_rng(0).normal(size=(ROWS, HEADS, KEYS, VALUES))
-    tokens, state = _inputs(kind, 0), jnp.asarray(state, jnp.float32)
-    length_B = jnp.array([LENGTH - PADDING, 0])
-    spoilt = [x.at[:, -PADDING:].set(np.nan) for x in tokens]
-    found = _extended(delta_rule.extend, length_B, *spoilt, state)
-    wanted = _extended(delta_rule.recurrent, length_B, *tokens, state)
+    tokens, length_B = _inputs(kind, 0), jnp.array([LENGTH - PADDING, 0])
+    state = jnp.sin(jnp.arange(np.prod(STATES), dtype=float)).reshape(STATES)
+    found = _slopes(_by_chunks, length_B, [*_spoilt(tokens), state])
+    wanted = _slopes(_by_tokens, length_B, [*tokens, state])
     self.assert_close(found, wanted)
     np.testing.assert_array_equal(found[1][1][1], state[1])

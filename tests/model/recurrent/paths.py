@@ -43,3 +43,8 @@ def draw(seed: int, *, is_tree: bool) -> Paths:
     where_BT[b, path] = LENGTH * p + np.arange(len(path))
     row_P[p], token_PT[p, : len(path)], length_P[p] = b, path, len(path)
   return Paths(marks, row_P, token_PT, length_P, where_BT)
+
+
+def marks(rows: Paths, *, is_tree: bool) -> tuple[np.ndarray | None, ...]:
+  """Returns the arguments of `ancestry`."""
+  return (None, rows.mark_BT) if is_tree else (rows.mark_BT,)
