@@ -1,10 +1,11 @@
-"""The KV cache of a decoder: a pool of pages, one pair of arrays per layer.
+"""The cache of a decoder: a pool of pages, one pair of arrays per layer.
 
 A page holds the keys and values of a number of tokens. Row b of a page table
 [B, W] names the pages of sequence b in order. A page number outside the pool is
 a page that the sequence does not have: writes there are dropped, and reads give
-zeros. Layers are separate arrays, because a scan over stacked layers would copy
-the whole cache every step.
+zeros. A layer that does not attend (`layers.delta`) keeps one state and one
+window of inputs for each sequence instead. Layers are separate arrays, because
+a scan over stacked layers would copy the whole cache every step.
 """
 
 import jax
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 from agentrl_jax.model.config import ModelConfig
 
 # A (keys, values) pair per layer, each [N pages, K heads, T positions, H
-# channels]. The numbers of each token's experts may follow, as one head.
+# channels]; or states [N, heads, key channels, value channels] in float32 and
+# windows [N, tokens, channels]. The numbers of each token's experts may follow,
+# as one head.
 KVCache = tuple[tuple[jax.Array, ...], ...]
 
 
@@ -24,17 +27,35 @@ def empty_cache(
   dtype=jnp.float32,
   *,
   keeps_experts: bool = False,
+  num_states: int | None = None,
 ) -> KVCache:
-  """Makes a cache of zeros; unwritten positions are never attended to."""
-  shape = (num_pages, config.num_kv_heads, page_size, config.head_dim)
-  layer = [(shape, dtype), (shape, dtype)]
+  """Makes a cache of zeros; unwritten positions are never attended to.
+
+  `num_states` is the number of sequences that may have states; None is that of
+  the pages.
+  """
+  kept = []
   if keeps_experts:
     _, num_chosen, number = config.experts_kind
-    layer.append(((num_pages, 1, page_size, num_chosen), number))
-  return tuple(
-    tuple(jnp.zeros(*array) for array in layer)
-    for _ in range(config.num_layers)
-  )
+    kept = [((num_pages, 1, page_size, num_chosen), number)]
+
+  def layer(c: ModelConfig) -> tuple[jax.Array, ...]:
+    pool = (num_pages, c.num_kv_heads, page_size, c.head_dim), dtype
+    pair = [pool, pool]
+    if c.is_delta:
+      number = num_pages if num_states is None else num_states
+      state = (number, c.delta_heads, c.delta_key_dim, c.delta_value_dim)
+      window = (number, c.delta_taps - 1, c.delta_channels)
+      pair = [(state, jnp.float32), (window, dtype)]
+    return tuple(jnp.zeros(*array) for array in (*pair, *kept))
+
+  stacks = config.stacks
+  return tuple(layer(stacks[stack][0]) for stack in config.layer_stacks)
+
+
+def pages_of(cache: KVCache) -> jax.Array:
+  """Returns a pool of keys, whose shape is that of every layer's pages."""
+  return next(layer[0] for layer in cache if all(x.ndim == 4 for x in layer))
 
 
 def place(cache: KVCache, split: jax.sharding.Sharding | None) -> KVCache:

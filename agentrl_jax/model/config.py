@@ -15,7 +15,7 @@ STRETCHES: Mapping[str, tuple[str, ...]] = {
   "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
 }
 # Keys of params whose leaves are stacked: layers of one shape each.
-STACKS = ("dense_layers", "layers")
+STACKS = DENSE, DELTA, OTHERS = "dense_layers", "delta_layers", "layers"
 # Fields of routers by sigmoids, and of all mixtures.
 _OF_SIGMOID = ("expert_groups", "groups_per_token", "expert_scale")
 _OF_EXPERTS = (
@@ -24,8 +24,16 @@ _OF_EXPERTS = (
   "sigmoid_router",
   "swiglu_limit",
   "shared_experts",
+  "shared_gate",
   "dense_layers",
   "dense_mlp_width",
+)
+# Sizes of gated delta layers.
+_OF_DELTA = (
+  "delta_key_heads",
+  "delta_key_dim",
+  "delta_value_dim",
+  "delta_taps",
 )
 
 ACTIVATIONS = ("silu", "gelu_tanh")
@@ -42,6 +50,9 @@ class ModelConfig:
 
   Local layers attend to the last `window` tokens. Those are all layers, or all
   but every `window_period`-th one.
+
+  With `delta_heads`, all layers but every `delta_period`-th one do not attend:
+  they remember by a state, see `layers.delta`.
   """
 
   vocab_size: int
@@ -75,6 +86,15 @@ class ModelConfig:
   joint_qk_norm: bool = False  # OLMo 2: over all heads at once
   qkv_bias: bool = False  # Qwen2.5, GLM-4, gpt-oss
   o_bias: bool = False  # gpt-oss: of attention's output
+  attention_gate: bool = False  # Qwen3-Next: q has a gate of the output, too
+  delta_period: int = 0  # every n-th layer attends; 0: none does
+  delta_heads: int = 0  # of values, in layers that do not attend
+  delta_key_heads: int = 0  # each serves the same number of value heads
+  delta_key_dim: int = 0  # channels
+  delta_value_dim: int = 0
+  delta_taps: int = 0  # tokens that the convolution before the state sees
+  # How files order the projections of these layers; Qwen3-Next: by key head.
+  delta_by_head: bool = False
   pre_norm: bool = True  # not in OLMo 2: branches are normed at their start
   # GLM-4, OLMo 2: branches are normed before they are added.
   sandwich_norm: bool = False
@@ -89,6 +109,7 @@ class ModelConfig:
   groups_per_token: int = 1  # whose experts a token may choose
   expert_scale: float = 1.0  # factor of the chosen experts' weights
   shared_experts: int = 0  # that every token has beside those it chooses
+  shared_gate: bool = False  # Qwen3-Next: a token weighs the shared experts
   dense_layers: int = 0  # the first ones, which have one MLP for all tokens
   dense_mlp_width: int = 0  # of these
   value_head: bool = False  # a critic on the policy's hidden states
@@ -131,6 +152,7 @@ class ModelConfig:
       )
     self._check_window()
     self._check_rotary()
+    self._check_delta()
 
   @property
   def local_layers(self) -> tuple[bool, ...]:
@@ -168,9 +190,12 @@ class ModelConfig:
   @property
   def layer_stacks(self) -> tuple[str, ...]:
     """Names the stack of each layer, first to last; see `STACKS`."""
-    dense, others = STACKS
-    first = (dense,) * self.dense_layers
-    return first + (others,) * (self.num_layers - self.dense_layers)
+    first = (DENSE,) * self.dense_layers
+    period = self.delta_period or self.num_layers + 1
+    return first + tuple(
+      DELTA if self.delta_heads and (n + 1) % period else OTHERS
+      for n in range(self.dense_layers, self.num_layers)
+    )
 
   @property
   def has_mixed_stacks(self) -> bool:
@@ -211,13 +236,30 @@ class ModelConfig:
     }
 
   def _of_stack(self, stack: str) -> "ModelConfig":
-    dense, _ = STACKS
-    return self.dense_layer if stack == dense else self
+    if stack == DELTA:
+      return dataclasses.replace(self, delta_period=0)
+    return self.dense_layer if stack == DENSE else self
+
+  @property
+  def delta_channels(self) -> int:
+    """Channels of the convolution's inputs, of all heads."""
+    keys = 2 * self.delta_key_heads * self.delta_key_dim
+    return keys + self.delta_heads * self.delta_value_dim
+
+  @property
+  def is_delta(self) -> bool:
+    """True for the architecture of a layer that does not attend."""
+    return self.delta_heads > 0 and not self.delta_period
 
   @property
   def num_mixtures(self) -> int:
     """Number of layers with experts."""
     return (self.num_layers - self.dense_layers) * bool(self.num_experts)
+
+  @property
+  def num_delta(self) -> int:
+    """Number of layers that keep a state in place of a cache."""
+    return self.layer_stacks.count(DELTA)
 
   @property
   def shared_width(self) -> int:
@@ -269,6 +311,37 @@ class ModelConfig:
         f"model.local_rope_theta={self.local_rope_theta} goes without "
         f"model.rope_attention_factor={self.rope_attention_factor}: one of "
         "them has to be left out"
+      )
+
+  def _check_delta(self) -> None:
+    if not self.delta_heads:
+      others = (*_OF_DELTA, "delta_period", "delta_by_head")
+      self._refuse_idle(others, "model.delta_heads=0")
+      return
+    found = ", ".join(
+      f"model.{name}={getattr(self, name)}" for name in _OF_DELTA
+    )
+    if (
+      min(getattr(self, name) for name in _OF_DELTA) < 1
+      or self.delta_heads % self.delta_key_heads
+    ):
+      raise ConfigError(
+        f"{found} must be at least 1, and model.delta_heads={self.delta_heads} "
+        "a multiple of model.delta_key_heads: each key head serves the same "
+        "number of value heads"
+      )
+    is_period = not self.delta_period or self.delta_period >= 2
+    if not is_period or self.delta_period > self.num_layers:
+      raise ConfigError(
+        f"model.delta_period={self.delta_period} must be from 2 to "
+        f"model.num_layers={self.num_layers}, so that some layer attends and "
+        "others do not"
+      )
+    if self.dense_layers or self.window:
+      raise ConfigError(
+        f"model.dense_layers={self.dense_layers} and model.window="
+        f"{self.window} go without model.delta_heads={self.delta_heads}: set "
+        "them to 0"
       )
 
   def _check_rotary(self) -> None:

@@ -4,10 +4,11 @@ RMSNorm, rotary positions, grouped-query attention, to all tokens or in some
 layers to a window of them (Gemma 3), a gated MLP, or several of which each
 token chooses some (Qwen3-MoE, `model.experts`), also beside one for all tokens
 (GLM-4.5); optional norm on queries and keys (Qwen3), bias on their projections
-(Qwen2.5, GLM-4), sinks (gpt-oss), and norm after each branch, also (GLM-4) or
-alone (OLMo 2). Modules are merged and split at trace time only: all other code
-sees plain params, through `model.policy`, which also decides how layers follow
-one another.
+(Qwen2.5, GLM-4), sinks (gpt-oss), a gate of what heads read (Qwen3-Next, most
+layers of which do not attend: `layers.delta`), and norm after each branch, also
+(GLM-4) or alone (OLMo 2). Modules are merged and split at trace time only: all
+other code sees plain params, through `model.policy`; `layers.loop` decides how
+layers follow one another.
 """
 
 import functools
@@ -21,6 +22,7 @@ from flax import nnx
 from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.experts import Experts
+from agentrl_jax.model.layers.delta import DeltaMixer
 from agentrl_jax.model.layers.projection import Projection, RMSNorm
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Path
 
@@ -41,7 +43,10 @@ class Attention(nnx.Module):
     kv_shape = (c.num_kv_heads, c.head_dim)
     q_shape = (c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
     bias = c.qkv_bias
-    self.q = Projection((c.width,), q_shape, bias=bias, rngs=rngs)
+    channels = c.head_dim * (2 if c.attention_gate else 1)
+    self.q = Projection(
+      (c.width,), (*q_shape[:2], channels), bias=bias, rngs=rngs
+    )
     self.k = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
     self.v = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
     self.o = Projection(
@@ -65,10 +70,12 @@ class Attention(nnx.Module):
   ):
     """Returns queries and keys, normed and rotated, and values.
 
-    `is_local` layers may rotate by frequencies of their own.
+    `is_local` layers may rotate by frequencies of their own. Gates follow the
+    queries' channels, where there are any.
     """
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
+    q, gate = q[..., : c.head_dim], q[..., c.head_dim :]
     if c.joint_qk_norm:
       q = self.q_norm(q.reshape(*q.shape[:2], -1)).reshape(q.shape)
       k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
@@ -83,13 +90,21 @@ class Attention(nnx.Module):
       frequency_R=_frequencies(c, is_local),
       factor=c.rope_attention_factor,
     )
-    return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
+    q = turn(q.reshape(heads)).reshape(q.shape)
+    return jnp.concatenate([q, gate], axis=-1), turn(k), v
 
-  def mix(self, attend: Callable[..., Array], *qkv: Array) -> Array:
-    """Returns the values that `attend` mixes, given the sinks, if any."""
-    if not self.config.sinks:
-      return attend(*qkv)
-    return attend(*qkv, sink_KG=self.sinks[...].astype(jnp.float32))
+  def mix(self, attend: Callable[..., Array], q: Array, *kv: Array) -> Array:
+    """Returns the values that `attend` mixes, given the sinks, if any.
+
+    They are weighed by the gates that follow the queries.
+    """
+    c, sinks = self.config, {}
+    if c.sinks:
+      sinks = {"sink_KG": self.sinks[...].astype(jnp.float32)}
+    mixed = attend(q[..., : c.head_dim], *kv, **sinks)
+    if not c.attention_gate:
+      return mixed
+    return mixed * jax.nn.sigmoid(q[..., c.head_dim :])
 
 
 def _frequencies(c: ModelConfig, is_local: bool | Array) -> Array:
@@ -110,7 +125,10 @@ class Layer(nnx.Module):
     norm = functools.partial(RMSNorm, c.width, c)
     self.activate = ACTIVATE[c.activation]
     self.attention_norm = norm() if c.pre_norm else _unchanged
-    self.attention = Attention(c, rngs)
+    if c.is_delta:
+      self.delta = DeltaMixer(c, rngs)
+    else:
+      self.attention = Attention(c, rngs)
     self.mlp_norm = norm() if c.pre_norm else _unchanged
     if c.num_experts:
       self.experts = Experts(c, rngs)
@@ -122,6 +140,8 @@ class Layer(nnx.Module):
       self.down = Projection(
         (mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
       )
+    if c.shared_gate:
+      self.shared_gate = Projection((c.width,), (1,), rngs=rngs)
     if c.sandwich_norm:
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
     self.sandwich = c.sandwich_norm
@@ -135,12 +155,13 @@ class Layer(nnx.Module):
   def turn(self) -> None:
     """Turns all kernels; see `Projection.turn`."""
     for name in INPUT_AXES:
-      if (projection := self._projection(name)) is not None:
-        projection.turn()
+      for owner in ((), ("attention",), ("delta",)):
+        if (projection := self._projection((*owner, name))) is not None:
+          projection.turn()
 
-  def _projection(self, name: str) -> Projection | None:
-    owner = self.attention if hasattr(self.attention, name) else self
-    return getattr(owner, name, None)
+  def _projection(self, path: tuple[str, ...]) -> Projection | None:
+    found = functools.reduce(lambda of, x: getattr(of, x, None), path, self)
+    return found if isinstance(found, Projection) else None
 
   def train(
     self,
@@ -153,14 +174,16 @@ class Layer(nnx.Module):
   ) -> Array:
     """Applies the layer to packed rows.
 
-    `attend` maps q, k and v to the mixed values; `apply_experts` is called if
-    there are any; `place` constrains an activation to the sharding of its named
-    axes; `is_local` layers see the window alone.
+    `attend` maps q, k and v to the mixed values, or a delta layer's inputs;
+    `apply_experts` is called if there are any; `place` constrains an activation
+    to the sharding of its named axes; `is_local` layers see the window alone.
     """
-    qkv = self.attention.project(
-      self.attention_norm(x_BTD), position_BT, is_local
-    )
-    mixed = self.attention.mix(attend, *qkv)
+    y_BTD = self.attention_norm(x_BTD)
+    if hasattr(self, "delta"):
+      mixed = self.delta.gated(y_BTD, attend(self.delta.inputs(y_BTD)))
+    else:
+      qkv = self.attention.project(y_BTD, position_BT, is_local)
+      mixed = self.attention.mix(attend, *qkv)
     return place(
       self._finish(x_BTD, mixed, apply_experts, place), "rows", "tokens", None
     )
@@ -179,17 +202,18 @@ class Layer(nnx.Module):
 
     `write` adds entries to keys or values, a `pair`; `attend` maps q, keys and
     values to the mixed values; `apply_experts` is called if there are any;
-    `is_local` layers see the window alone.
+    `is_local` layers see the window alone. A delta layer's pair are states and
+    windows, which `attend` takes with its inputs, and returns with the values.
     """
-    q, k, v = self.attention.project(
-      self.attention_norm(x_BCD), position_BC, is_local
-    )
-    keys, values = write(pair[0], k), write(pair[1], v)
-    mixed = self.attention.mix(attend, q, keys, values)
-    return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), (
-      keys,
-      values,
-    )
+    y_BCD = self.attention_norm(x_BCD)
+    if hasattr(self, "delta"):
+      mixed, pair = attend(self.delta.inputs(y_BCD), pair)
+      mixed = self.delta.gated(y_BCD, mixed)
+    else:
+      q, k, v = self.attention.project(y_BCD, position_BC, is_local)
+      pair = write(pair[0], k), write(pair[1], v)
+      mixed = self.attention.mix(attend, q, *pair)
+    return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), pair
 
   def _finish(
     self,
@@ -199,7 +223,8 @@ class Layer(nnx.Module):
     place: Callable[..., Array],
   ) -> Array:
     """Adds the attention branch, then the MLP branch."""
-    branch_BTD = place(self.attention.o(mixed_BTKGH), "rows", "tokens", None)
+    mixer = self.delta if hasattr(self, "delta") else self.attention
+    branch_BTD = place(mixer.o(mixed_BTKGH), "rows", "tokens", None)
     if self.sandwich:
       branch_BTD = self.after_attention_norm(branch_BTD)
     x_BTD = x_BTD + branch_BTD
@@ -209,7 +234,10 @@ class Layer(nnx.Module):
       branches.append(apply_experts(self.experts, y_BTD))
     if hasattr(self, "gate"):
       y_BTF = self.activate(self.gate(y_BTD)) * self.up(y_BTD)
-      branches.append(self.down(place(y_BTF, "rows", "tokens", "mlp")))
+      branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
+      if hasattr(self, "shared_gate"):
+        branch_BTD *= jax.nn.sigmoid(self.shared_gate(y_BTD))
+      branches.append(branch_BTD)
     branch_BTD = functools.reduce(jnp.add, branches)
     if self.sandwich:
       branch_BTD = self.after_mlp_norm(branch_BTD)
@@ -289,7 +317,7 @@ def copying(params: dict[str, Any], gain: float) -> dict[str, Any]:
   """
   is_first = True
   for stack in STACKS:
-    if stack in params:
+    if "attention" in params.get(stack, {}):
       layers = _copying(params[stack], gain, is_first=is_first)
       params, is_first = params | {stack: layers}, False
   return params
@@ -341,7 +369,7 @@ def is_turned(layer: Any) -> bool:
 
 
 def _turned(name: str, part: dict[str, Any]) -> dict[str, Any]:
-  if "kernel" not in part:
+  if "kernel" not in part or name not in INPUT_AXES:
     return turned(part)
   rest = {name: x for name, x in part.items() if name != "kernel"}
   inputs = range(INPUT_AXES[name])

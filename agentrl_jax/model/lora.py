@@ -27,8 +27,16 @@ Params = dict[str, Any]
 Path = tuple[str, ...]
 Product = Callable[..., jax.Array]
 
-# Projections that can be adapted, and how many axes their inputs have.
-INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 3, "gate": 1, "up": 1, "down": 1}
+# Projections that can be adapted.
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+# How many axes the inputs of projections have, also of delta layers' own.
+INPUT_AXES = dict.fromkeys(TARGETS, 1) | {
+  "o": 3,
+  "query": 1,
+  "key": 1,
+  "value": 1,
+  "out_gate": 1,
+}
 # Trained as they are where there are any: the base has no critic to speak of.
 WHOLE = ("critic",)
 IN_ATTENTION = ("q", "k", "v", "o")
@@ -46,16 +54,16 @@ class LoraConfig(Section, section="lora"):
     16.0, "numerator of the adapters' scale, alpha / rank", above=0
   )
   targets: tuple[str, ...] = key(
-    tuple(INPUT_AXES),
+    TARGETS,
     "matrices that are adapted; gate, up and down are those of experts, if any",
-    one_of=INPUT_AXES,
+    one_of=TARGETS,
   )
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if not self.targets:
       raise ConfigError(
-        f"lora.targets=() must name some of {', '.join(INPUT_AXES)}"
+        f"lora.targets=() must name some of {', '.join(TARGETS)}"
       )
 
   def __bool__(self) -> bool:
@@ -66,13 +74,14 @@ class LoraConfig(Section, section="lora"):
 
     In a model with experts gate, up and down are theirs. Dense layers and
     shared experts stay as they are: PEFT adapts experts alone under these
-    names.
+    names. Layers that do not attend have adapters in their MLPs alone.
     """
     c, _ = model.stacks[stack]
     paths: dict[str, Path] = {}
-    for name in sorted(self.targets, key=[*INPUT_AXES].index):
+    for name in sorted(self.targets, key=TARGETS.index):
       if name in IN_ATTENTION:
-        paths[name] = ("attention", name, "kernel")
+        if not c.is_delta:
+          paths[name] = ("attention", name, "kernel")
       elif c.num_experts:
         paths[name] = ("experts", name)
       elif not model.num_experts:

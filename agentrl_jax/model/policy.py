@@ -24,11 +24,13 @@ from agentrl_jax.model import compiler_options, experts, lora, sharding
 from agentrl_jax.model.attention import packed
 from agentrl_jax.model.attention.cached import Chunk, ChunkRows
 from agentrl_jax.model.compute import ComputeConfig
-from agentrl_jax.model.config import STACKS, ModelConfig
+from agentrl_jax.model.config import DELTA, STACKS, ModelConfig
 from agentrl_jax.model.decoder import turned
+from agentrl_jax.model.layers import delta
 from agentrl_jax.model.layers.loop import LayerLoop, each_layer
 from agentrl_jax.model.layers.modules import Modules
 from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
+from agentrl_jax.model.recurrent.ancestry import ancestry
 
 Params = dict[str, Any]
 
@@ -176,6 +178,14 @@ class Policy:
       compute=self.compute,
       mesh=self.mesh,
     )
+    remember = None
+    if self.config.delta_heads:
+      remember = functools.partial(
+        delta.remember,
+        config=self.config,
+        rows=ancestry(segment_BT, end_BT),
+        mesh=self.mesh,
+      )
     see = self._window_of_rows(position_BT, is_tree=end_BT is not None)
     place = functools.partial(sharding.constrain, self.mesh)
 
@@ -195,7 +205,9 @@ class Policy:
       x_BTD = self._modules.layer(layer, stack).train(
         x_BTD,
         position_BT,
-        functools.partial(attend, **see(is_local)),
+        remember
+        if stack == DELTA
+        else functools.partial(attend, **see(is_local)),
         apply_experts,
         place,
         is_local,
@@ -259,7 +271,12 @@ class Policy:
     return params["head"]["kernel"]
 
   def empty_cache(
-    self, num_pages: int, page_size: int, *, keeps_experts: bool = False
+    self,
+    num_pages: int,
+    page_size: int,
+    *,
+    keeps_experts: bool = False,
+    num_states: int | None = None,
   ) -> kv.KVCache:
     """Makes a cache of `num_pages` pages of `page_size` tokens."""
     return kv.empty_cache(
@@ -268,6 +285,7 @@ class Policy:
       page_size,
       self.compute.dtype,
       keeps_experts=keeps_experts,
+      num_states=num_states,
     )
 
   def extend(
@@ -283,13 +301,14 @@ class Policy:
 
     The first `length_B[b]` tokens of row b go to positions from `start_B[b]`
     on; the rest of the row is padding: not written, and its hidden states mean
-    nothing. A sequence of length 0 stays as it was. Without a page table, see
-    `model.cache`, sequence b has page b alone.
+    nothing. A sequence of length 0 stays as it was. Sequence b has state b and,
+    without a page table, see `model.cache`, page b alone.
     """
+    state_B = jnp.arange(len(token_BC))
     if page_BW is None:
-      page_BW = jnp.arange(len(token_BC))[:, None]
+      page_BW = state_B[:, None]
     (hidden_BCD,), cache = self.extend_together(
-      params, cache, [Chunk(token_BC, start_B, length_B, page_BW)]
+      params, cache, [Chunk(token_BC, start_B, length_B, page_BW, state_B)]
     )
     return hidden_BCD, cache
 
@@ -300,8 +319,9 @@ class Policy:
 
     Products see the tokens of all chunks at once. A page may occur in several
     chunks: its keys and values of all of them are written before any is read.
+    A state may, too: chunks continue it one after the other.
     """
-    page_size = cache[0][0].shape[2]
+    page_size = kv.pages_of(cache).shape[2]
     at = [chunk.positions(page_size) for chunk in chunks]
     rows = ChunkRows([chunk.token_BC.shape for chunk in chunks])
     position_BC = rows.join([position for position, _ in at])
@@ -327,6 +347,15 @@ class Policy:
       ]
       return rows.join(mixed)
 
+    def remember(inputs: delta.Inputs, pair: tuple[jax.Array, jax.Array]):
+      mixed = []
+      tokens = zip(*map(rows.split, inputs[:-1]), strict=True)
+      for chunk, parts in zip(chunks, tokens, strict=True):
+        of_chunk = delta.Inputs(*parts, inputs.taps_KCW)
+        out, pair = delta.continue_chunk(pair, of_chunk, chunk, self.config)
+        mixed.append(out)
+      return rows.join(mixed), pair
+
     for layer, stack, (keys, values, *kept), is_local in zip(
       each_layer(self.config, params),
       self.config.layer_stacks,
@@ -344,7 +373,9 @@ class Policy:
         (keys, values),
         position_BC,
         write,
-        functools.partial(attend, window=window),
+        remember
+        if stack == DELTA
+        else functools.partial(attend, window=window),
         apply_experts,
         is_local,
       )

@@ -43,7 +43,13 @@ from agentrl_jax.model.config import STACKS
 GATHERED = "gathered params"
 
 # Params that keep this dtype in computations, rollouts and files, by name.
-FLOAT32 = ("exact_router", "correction_bias", quantization.SCALE)
+FLOAT32 = (
+  "exact_router",
+  "correction_bias",
+  "decay_log",
+  "decay_bias",
+  quantization.SCALE,
+)
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 
@@ -93,6 +99,18 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "down/lora_a": ("mlp", None),
   "down/lora_b": (None, "width"),
   "attention/sinks": ("kv_heads", "heads"),
+  "query/kernel": ("width", "kv_heads", "channels"),
+  "key/kernel": ("width", "kv_heads", "channels"),
+  "value/kernel": ("width", "kv_heads", "heads", "channels"),
+  "out_gate/kernel": ("width", "kv_heads", "heads", "channels"),
+  "beta/kernel": ("width", "kv_heads", "heads"),
+  "decay/kernel": ("width", "kv_heads", "heads"),
+  "query_taps": ("kv_heads", "channels", None),
+  "key_taps": ("kv_heads", "channels", None),
+  "value_taps": ("kv_heads", "heads", "channels", None),
+  "decay_log": ("kv_heads", "heads"),
+  "decay_bias": ("kv_heads", "heads"),
+  "shared_gate/kernel": ("width", None),
   "scale": (None,),
   "critic/kernel": ("width", None),
   "critic/bias": (None,),

@@ -238,10 +238,17 @@ def check_mesh(
       f"mesh.expert={mesh['expert']} splits experts, and this model has none: "
       f"set --config.mesh.expert=1 and multiply mesh.fsdp by {mesh['expert']}"
     )
+  if mesh["sequence"] > 1 and model.delta_heads:
+    raise ConfigError(
+      f"mesh.sequence={mesh['sequence']} splits a row's tokens, and a state of "
+      "this model's delta layers passes from each to the next: set "
+      f"--config.mesh.sequence=1 and multiply mesh.fsdp by {mesh['sequence']}"
+    )
   for key, size, axis in (
     ("train.row_length", batch.row_length, "sequence"),
     ("model.width", model.width, "fsdp"),
     ("model.num_kv_heads", model.num_kv_heads, "tensor"),
+    ("model.delta_key_heads", model.delta_key_heads, "tensor"),
     *((f"model.{part}", n, "tensor") for part, n in model.mlp_parts.items()),
     (
       "model.num_experts / mesh.tensor",

@@ -170,7 +170,11 @@ def _decode_s(settings: Settings, flops: float, bandwidth: float) -> float:
   tokens = roofline.mean_over_layers(
     c, lambda window: min(engine.context / 2, window or engine.context)
   )
-  cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * tokens
+  attending = c.num_layers - c.num_delta
+  cached = 2 * attending * c.num_kv_heads * c.head_dim * tokens
+  # A state is float32, and written as well.
+  state = c.num_delta * c.delta_heads * c.delta_key_dim * c.delta_value_dim
+  cached += 2 * 4 / size * state
   return sum(
     max(2 * weights * slots / flops, (read + size * slots * cached) / bandwidth)
     for slots in engine.slots

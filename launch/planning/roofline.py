@@ -22,6 +22,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import splash
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.recurrent import delta_rule
 from launch.planning.chips import Chip, Slice
 from launch.planning.compiler.collectives import Collective, between_slices
 
@@ -134,9 +135,13 @@ class Flops:
 def layers_weights(c: ModelConfig) -> int:
   """Number of all layers' weights that each token is multiplied by."""
   queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-  routers = c.num_mixtures * c.num_experts
-  channels = c.num_layers * 2 * (queries + keys) + routers + 3 * mlp_channels(c)
-  return c.width * channels
+  routers = c.num_mixtures * (c.num_experts + c.shared_gate)
+  attending = 2 * (queries + keys) + queries * c.attention_gate
+  # Of values those of the gate and of the output, too; and two rates.
+  values = c.delta_heads * c.delta_value_dim
+  remembering = c.delta_channels + 2 * (values + c.delta_heads)
+  mixers = (c.num_layers - c.num_delta) * attending + c.num_delta * remembering
+  return c.width * (mixers + routers + 3 * mlp_channels(c))
 
 
 def mlp_channels(c: ModelConfig) -> int:
@@ -176,6 +181,18 @@ def num_params(c: ModelConfig) -> int:
 def attention(c: ModelConfig, keys: float) -> float:
   """Operations of a token's scores over `keys`, and of mixing their values."""
   return 4 * c.num_heads * c.head_dim * keys
+
+
+def mixing(c: ModelConfig, keys: float, *, in_chunks: bool = True) -> float:
+  """Operations of all layers on a token beyond products with weights.
+
+  A state is recalled from, written to and read, by one product each; of tokens
+  `in_chunks`, see `delta_rule.flops`.
+  """
+  k, v = c.delta_key_dim, c.delta_value_dim
+  each = delta_rule.flops(k, v) if in_chunks else 6 * k * v
+  attended = (c.num_layers - c.num_delta) * attention(c, keys)
+  return attended + c.num_delta * c.delta_heads * each
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -320,10 +337,8 @@ def gradient(
   """
   layers, head = layers_weights(c), head_weights(c)
   passes = 2 if frozen else 3  # forward, to the inputs, to the weights
-  needed = 2 * passes * (layers + head) + 3 * c.num_layers * attention(
-    c, load.keys_needed
-  )
-  attended = c.num_layers * attention(c, load.keys_visited)
+  needed = 2 * passes * (layers + head) + 3 * mixing(c, load.keys_needed)
+  attended = mixing(c, load.keys_visited)
   again = 0.0
   if compute.remat in ("full", "attention"):
     # The layer's last product is no input of any gradient.
@@ -392,5 +407,5 @@ def extend(
   if with_head:
     weights += head_weights(c)
   keys = mean_over_layers(c, lambda window: min(context, window or context))
-  each = 2 * weights + c.num_layers * attention(c, keys)
+  each = 2 * weights + mixing(c, keys, in_chunks=False)
   return Flops(each * tokens, each * tokens)

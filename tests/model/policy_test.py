@@ -1,6 +1,7 @@
 """Properties of the decoder, whatever its weights."""
 
 import dataclasses
+from types import MappingProxyType
 
 import chex
 import jax
@@ -41,6 +42,25 @@ GLM_4_5 = {
   "shared_experts": 1,
   "dense_layers": 1,
   "dense_mlp_width": 20,
+}
+QWEN3_5 = {
+  "delta_period": 2,
+  "delta_heads": 4,
+  "delta_key_heads": 2,
+  "delta_key_dim": 6,
+  "delta_value_dim": 5,
+  "delta_taps": 3,
+  "attention_gate": True,
+  "partial_rotary_factor": 0.5,
+  "zero_centered_norm": True,
+}
+QWEN3_NEXT = QWEN3_5 | {
+  "delta_by_head": True,
+  "num_experts": 5,
+  "experts_per_token": 2,
+  "normed_experts": True,
+  "shared_experts": 1,
+  "shared_gate": True,
 }
 VARIANTS = (
   ("qwen3", {}),
@@ -84,6 +104,8 @@ VARIANTS = (
   ),
   ("experts", {"num_experts": 5, "experts_per_token": 2}),
   ("glm4.5", GLM_4_5),
+  ("qwen3.5", QWEN3_5),
+  ("qwen3_next", QWEN3_NEXT | {"num_layers": 4, "delta_period": 3}),
 )
 
 
@@ -141,6 +163,28 @@ class PolicyTest(parameterized.TestCase):
     np.testing.assert_allclose(jnp.concatenate(found), wanted, atol=2e-5)
 
   @pytest.mark.slow
+  def test_a_state_is_its_own(self):
+    """Rows name theirs; at position 0 it is empty, at length 0 it stays."""
+    policy, params = make(**QWEN3_5)
+    empty = policy.empty_cache(3, 16, num_states=5)
+    filled = jax.tree.map(lambda x: x + 1, empty)
+    extend = jax.jit(
+      lambda cache, start, length, state: policy.extend_together(
+        params,
+        cache,
+        [Chunk(np.ones((3, 2), int), start, length, np.full((3, 1), 9), state)],
+      )[1][0]
+    )
+    start, length = np.zeros(3, int), np.array([2, 0, 2])
+    state = np.array([4, 1, 9])
+    found = extend(filled, start, length, state)
+    wanted = extend(empty, start, length, state)
+    for old, new, fresh in zip(filled[0], found, wanted, strict=True):
+      np.testing.assert_array_equal(new[4], fresh[4])
+      np.testing.assert_array_equal(new[:4], old[:4])
+      self.assertGreater(np.abs(fresh[4]).max(), 0)
+
+  @pytest.mark.slow
   def test_a_slot_of_length_0_stays_as_it_was(self):
     policy, params = make()
     cache = jax.tree.map(
@@ -158,18 +202,26 @@ class PolicyTest(parameterized.TestCase):
       changed = np.any(np.asarray(old[1] != new[1]), axis=(0, 2))
       np.testing.assert_array_equal(np.flatnonzero(changed), [2, 3])
 
+  @parameterized.parameters({}, QWEN3_5)
   @pytest.mark.slow
-  def test_chunks_fed_together_are_those_fed_one_after_the_other(self):
-    policy, params = make()
+  def test_chunks_fed_together_are_those_fed_one_after_the_other(
+    self, **changes
+  ):
+    policy, params = make(**changes)
     rng = np.random.default_rng(4)
     first = Chunk(
-      rng.integers(0, 50, (3, 1)), np.array([4, 2, 0]), np.array([1, 1, 0])
+      rng.integers(0, 50, (3, 1)),
+      np.array([4, 2, 0]),
+      np.array([1, 1, 0]),
+      np.arange(3)[:, None],
+      np.arange(3),
     )
     # Of slots 1 and 0, and of one that does not exist.
     second = Chunk(
       rng.integers(0, 50, (3, 4)),
       np.array([3, 5, 0]),
       np.array([4, 2, 4]),
+      np.array([[1], [0], [3]]),
       np.array([1, 0, 3]),
     )
     filled = jax.tree.map(
@@ -245,10 +297,12 @@ class ComputeTest(parameterized.TestCase):
     ("scan_again", {"scan_layers": True, "remat": "full"}),
     ("dots", {"remat": "dots"}),
     ("blocks", {"attention_block": 5}),
+    ("delta", {"scan_layers": True, "remat": "full"}, QWEN3_NEXT),
+    ("kept", {"scan_layers": True, "remat": "attention"}, QWEN3_5),
   )
   @pytest.mark.slow
-  def test_changes_nothing(self, settings):
-    policy, params = make()
+  def test_changes_nothing(self, settings, changes=MappingProxyType({})):
+    policy, params = make(**changes)
     other = Policy(policy.config, compute_config(**settings))
     batch = rows([9, 6, 4])
 
@@ -359,6 +413,18 @@ class ConfigTest(parameterized.TestCase):
       {"qk_norm": False, "joint_qk_norm": True},
       "joint_qk_norm=True says how",
     ),
+    ("delta", {"delta_taps": 4}, "taps=4 means nothing with model.delta_heads"),
+    (
+      "values",
+      QWEN3_5 | {"delta_heads": 3},
+      "=3 a multiple of model.delta_key",
+    ),
+    (
+      "period",
+      QWEN3_5 | {"delta_period": 3},
+      "delta_period=3 must be from 2 to",
+    ),
+    ("local", QWEN3_5 | {"window": 3}, "model.window=3 go without model.delta"),
     ("rope", {"rope_type": "yarn"}, "needs model.rope_original_context=0"),
     ("rope_theta", STRETCHED | {"rope_theta": 1.0}, "rope_theta=1.0 above 1"),
     ("rope_type", {"rope_type": "dynamic"}, "one of default, linear, llama3, "),

@@ -14,7 +14,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.sharding import MeshConfig
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from tests.model.policy_test import CONFIG, GLM_4_5
+from tests.model.policy_test import CONFIG, GLM_4_5, QWEN3_NEXT
 from tests.settings import COMPUTE
 
 
@@ -24,6 +24,7 @@ class ShardingTest(absltest.TestCase):
       {"tied_embedding": False, "qkv_bias": True},
       {"value_head": True} | GLM_4_5,
       {"joint_qk_norm": True, "sandwich_norm": True, "pre_norm": False},
+      QWEN3_NEXT,
       {},
     ):
       policy = Policy(dataclasses.replace(CONFIG, **changes), COMPUTE)

@@ -133,6 +133,9 @@ class Chunk:
   start_B: jax.Array
   length_B: jax.Array
   page_BW: jax.Array
+  # The state that each row continues; one outside of them is dropped. None is
+  # for models without states.
+  state_B: jax.Array | None = None
 
   def positions(self, page_size: int) -> tuple[jax.Array, jax.Array]:
     """Returns the position of each token, and where its entry is written.

@@ -14,6 +14,10 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.hugging_face_files import read_object, refuse_adapters
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.families.delta import (
+  read_delta,
+  write_delta,
+)
 from agentrl_jax.model.hugging_face.families.family import (
   FAMILIES,
   TRAITS,
@@ -143,6 +147,7 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     else family.qkv_bias,
     embedding_scale=width**0.5 if family.scaled_embedding else 1.0,
     **family.traits(),
+    **(read_delta(described) if family.delta else {}),
     **read_windows(described, family.window_period, family.defaults),
     **_mlps(described, family),
     **_rotary(described, family),
@@ -178,7 +183,7 @@ def from_model_config(
   act = "hidden_act" if config.activation == "silu" else "hidden_activation"
   described[act] = _ACTIVATIONS[config.activation]
   has_types = bool(FAMILIES[name].window_period)
-  described |= write_windows(config, has_types=has_types)
+  described |= write_windows(config, has_types=has_types) | write_delta(config)
   if FAMILIES[name].default_rotary_share != 1:
     described["partial_rotary_factor"] = config.partial_rotary_factor
   if config.expert_bias:
@@ -195,6 +200,8 @@ def from_model_config(
       "num_experts_per_tok": config.experts_per_token,
       "norm_topk_prob": config.normed_experts,
     }
+  if config.shared_gate:
+    described[_SHARED] = config.shared_width
   if config.sigmoid_router:
     described |= {
       "use_qk_norm": config.qk_norm,
@@ -229,6 +236,7 @@ def family_of(config: ModelConfig) -> str:
     and family.qkv_bias in (config.qkv_bias, None)
     and family.experts == bool(config.num_experts)
     and family.fused_experts == config.expert_bias
+    and family.delta == bool(config.delta_heads)
     and family.scaled_embedding == is_scaled
     and all(
       key in family.defaults or not getattr(config, field)
@@ -237,7 +245,7 @@ def family_of(config: ModelConfig) -> str:
   ]
   if not names:
     names = [*TRAITS, "qkv_bias", "num_experts", "embedding_scale"]
-    names += [*OF_WINDOWS.values(), "swiglu_limit"]
+    names += [*OF_WINDOWS.values(), "swiglu_limit", "delta_heads"]
     listed = ", ".join(f"model.{n}={getattr(config, n)}" for n in names)
     raise ConfigError(
       f"{listed} together are no family of Hugging Face's; those known are "
@@ -263,7 +271,11 @@ def has_family(config: ModelConfig) -> bool:
 
 
 # Models of more than text, and the family of their text_config.
-_WRAPPERS = {"gemma3": ("Gemma3ForConditionalGeneration", "gemma3_text")}
+_WRAPPERS = {
+  "gemma3": ("Gemma3ForConditionalGeneration", "gemma3_text"),
+  "qwen3_5": ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
+  "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
+}
 
 
 def text_part(described: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -282,11 +294,20 @@ def text_part(described: Mapping[str, Any]) -> Mapping[str, Any]:
   whole = {"architectures": [FAMILIES[family].architecture]}
   if "eos_token_id" in described:  # stands beside the text's config
     whole["eos_token_id"] = described["eos_token_id"]
+  tied = "tie_word_embeddings"
+  if tied in described:  # for the whole model, so that it counts
+    if inner.get(tied, described[tied]) != described[tied]:
+      raise ConfigError(
+        f"{tied} is {brief(described[tied])} and in text_config "
+        f"{brief(inner[tied])}: leave the wrong one out"
+      )
+    whole[tied] = described[tied]
   return {"model_type": family} | inner | whole
 
 
 def _refuse(described: Mapping[str, Any], family: Family) -> None:
   only: dict[str, tuple[Any, ...]] = {key: (None,) for key in family.nulls}
+  only |= family.only
   act = "hidden_act" if family.activation == "silu" else "hidden_activation"
   only[act] = (_ACTIVATIONS[family.activation],)
   if family.fused_experts and is_mxfp4(described):
@@ -315,7 +336,7 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
       "predicts the next token"
     )
   layers = described.get("layer_types")
-  if layers is not None and family.window_period is None:
+  if layers is not None and family.window_period is None and not family.delta:
     num_layers = read_size(described, "num_hidden_layers")
     if (
       not isinstance(layers, list)
@@ -346,6 +367,10 @@ def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
     return _one_mlp(described)
   if family.fused_experts:
     return _fused_experts(described)
+  if family.shared_gate:
+    return _experts(described, _EXPERTS[:1], normed=True) | {
+      "shared_experts": _shared_experts(described)
+    }
   if not family.sigmoid_router:
     return _experts(described, _EXPERTS[:2], normed=False)
   read = _experts(described, _EXPERTS[2:0:-1], normed=True) | {
@@ -358,6 +383,21 @@ def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   if read["dense_layers"]:
     read["dense_mlp_width"] = read_size(described, "intermediate_size")
   return read
+
+
+_SHARED = "shared_expert_intermediate_size"
+
+
+def _shared_experts(described: Mapping[str, Any]) -> int:
+  """Reads how many experts the shared one is as wide as."""
+  whole = read_size(described, _SHARED)
+  each = read_size(described, "moe_intermediate_size")
+  if whole % each:
+    raise ConfigError(
+      f"{_SHARED}={whole} is not computed here; what is, is a multiple of "
+      f"moe_intermediate_size={each}. Start from a model that has one"
+    )
+  return whole // each
 
 
 def _one_mlp(described: Mapping[str, Any]) -> dict[str, Any]:

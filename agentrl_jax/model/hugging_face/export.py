@@ -110,7 +110,8 @@ def describe(
   key = "dtype" if "dtype" in described else "torch_dtype"
   described.pop("quantization_config", None)  # only reading knows MXFP4
   # Layers that predict further tokens are not read, so they are not written.
-  none = {PREDICTED_LAYERS: 0} if PREDICTED_LAYERS in described else {}
+  further = (PREDICTED_LAYERS, "mtp_num_hidden_layers")
+  none = {name: 0 for name in further if name in described}
   return described | {key: dtype} | none
 
 
@@ -185,12 +186,12 @@ class Tensors:
 @functools.cache
 def _taken(places_of: tuple[Place, ...], dtype: np.dtype, to):
   def take(leaves, at):
+    common = places_of[0].common
     flat = [
-      place.from_leaf(leaf[at]).reshape(-1)
+      place.from_leaf(leaf[at]).reshape(*place.shape[:common], -1)
       for place, leaf in zip(places_of, leaves, strict=True)
     ]
-    is_strided = places_of[0].stride > 1
-    whole = jnp.stack(flat, -1) if is_strided else jnp.concatenate(flat)
+    whole = jnp.concatenate(flat, axis=common)
     return whole.reshape(places_of[0].matrix).astype(dtype)
 
   return jax.jit(take, out_shardings=to)

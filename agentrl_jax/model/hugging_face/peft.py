@@ -359,7 +359,7 @@ def _refuse_patterns(
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
   """Maps the last name of Hugging Face's modules to our projections."""
-  targets = lora.IN_ATTENTION if model.expert_bias else tuple(INPUT_AXES)
+  targets = lora.IN_ATTENTION if model.expert_bias else lora.TARGETS
   every = dataclasses.replace(NO_ADAPTERS, rank=1, targets=targets)
   modules = _modules(model, every)
   return {

@@ -51,6 +51,10 @@ _STRETCHES: Mapping[str, Mapping[str, str]] = {
 # What yarn has without these keys.
 _YARN = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
 _MSCALES = ("mscale", "mscale_all_dim")
+# Which channels turn by a picture's rows and columns in models that see: those
+# of a text's tokens have the same number as its place.
+_OF_PICTURES = ("mrope_section", "mrope_interleaved")
+_WITH_PICTURES = ("qwen3_5_text", "qwen3_5_moe_text")
 _BY_LENGTH = (
   "it turns a token by the length of the whole sequence, so that one in the "
   "cache would have to be turned anew"
@@ -136,6 +140,7 @@ def read_rope(described: Mapping[str, Any]) -> dict[str, Any]:
   Raises `ConfigError` for places that disagree.
   """
   found: dict[str, Any] = {}
+  sees = described.get("model_type") in _WITH_PICTURES
   top = {k: described.get(k) for k in ("rope_theta", "partial_rotary_factor")}
   for place in (top, *(described.get(key) for key in ROPE)):
     if place is None:
@@ -146,6 +151,8 @@ def read_rope(described: Mapping[str, Any]) -> dict[str, Any]:
         "rope_type, or null: correct the file"
       )
     for key, value in place.items():
+      if sees and key in _OF_PICTURES:
+        continue
       name = "rope_type" if key == "type" else key  # as it was called before
       # For transformers yarn's `truncate` is true if absent, false if null.
       if value is not None or name == "truncate":
@@ -248,7 +255,7 @@ def _window_period(described: Mapping[str, Any], default: int) -> int | None:
         f"{' and '.join(_KINDS)}, one of them for each of "
         f"num_hidden_layers={num_layers}. Start from a model that has no other"
       )
-    listed = _period_of([kind == _LOCAL for kind in layers])
+    listed = period_of([kind == _LOCAL for kind in layers])
     if not default and listed != period:
       raise ConfigError(
         f"layer_types has {brief(layers)}, and for this model_type "
@@ -261,7 +268,7 @@ def _window_period(described: Mapping[str, Any], default: int) -> int | None:
   return period if period and period <= num_layers else period and 0
 
 
-def _period_of(is_local: list[bool]) -> int | None:
+def period_of(is_local: list[bool]) -> int | None:
   """Returns 0 if all layers are local, None if none is."""
   if all(is_local):
     return 0

@@ -170,6 +170,27 @@ _gpt_oss = functools.partial(
   rope_truncate=False,
   rope_attention_factor=0.1 * math.log(32) + 1,
 )
+# Layers that attend have heads of their own; all others these sizes.
+_hybrid = functools.partial(
+  _model,
+  head_dim=256,
+  rope_theta=1e7,
+  partial_rotary_factor=0.25,
+  norm_epsilon=1e-6,
+  zero_centered_norm=True,
+  qk_norm=True,
+  attention_gate=True,
+  delta_period=4,
+  delta_heads=32,
+  delta_key_heads=16,
+  delta_key_dim=128,
+  delta_value_dim=128,
+  delta_taps=4,
+)
+_with_shared = functools.partial(
+  _hybrid, kv_heads=2, normed_experts=True, shared_experts=1, shared_gate=True
+)
+_qwen3_5 = functools.partial(_hybrid, vocab_size=248_320, kv_heads=4)
 
 
 PRESETS: Mapping[str, ModelConfig] = {
@@ -216,6 +237,20 @@ PRESETS: Mapping[str, ModelConfig] = {
   ),
   "glm-4.5": _glm4_5_large(5120, 92, 96, 1536),
   "glm-4.6": _glm4_5_large(5120, 92, 96, 1536),
+  "qwen3-next-80b-a3b": _with_shared(
+    2048,
+    48,
+    16,
+    512,
+    vocab_size=151_936,
+    delta_by_head=True,
+    num_experts=512,
+    experts_per_token=10,
+  ),
+  "qwen3.5-27b": _qwen3_5(5120, 64, 24, 17_408, delta_heads=48),
+  "qwen3.5-35b-a3b": _with_shared(
+    2048, 40, 16, 512, vocab_size=248_320, num_experts=256, experts_per_token=8
+  ),
   "gpt-oss-20b": _gpt_oss(2880, 24, 64, 2880, num_experts=32),
   "gpt-oss-120b": _gpt_oss(2880, 36, 64, 2880, num_experts=128),
 }

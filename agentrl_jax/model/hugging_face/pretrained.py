@@ -35,6 +35,7 @@ from agentrl_jax.model.hugging_face.mxfp4 import PackedTensor
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import (
   EMBEDDING,
+  FUSED_EXPERTS,
   HEAD,
   At,
   Path,
@@ -63,9 +64,6 @@ def read_params(
   folder = pathlib.Path(folder)
   found, family = read_model(folder)
   refuse_other(folder, found, policy.config)
-  filling = _Filling(policy, family, mesh, dtype)
-  if read_object(folder / CONFIG_FILE).get(PREDICTED_LAYERS):
-    filling.predicting = 0
   files = tensor_files.tensor_files(folder)
   has_bytes = mxfp4.is_mxfp4(read_object(folder / CONFIG_FILE))
   with contextlib.ExitStack() as stack:
@@ -73,6 +71,12 @@ def read_params(
       stack.enter_context(TensorFile(path, names, has_bytes=has_bytes))
       for path, names in files.items()
     ]
+    is_fused = any(
+      name.endswith(FUSED_EXPERTS) for file in opened for name in file.entries
+    )
+    filling = _Filling(policy, family, mesh, dtype, fused_experts=is_fused)
+    if read_object(folder / CONFIG_FILE).get(PREDICTED_LAYERS):
+      filling.predicting = 0
     for file, name in mxfp4.unpacked(opened):
       filling.take(file, name)
   params = filling.finished(folder)
@@ -142,12 +146,14 @@ class _Filling:
   # there are no such layers.
   predicting: int | None = None
 
-  def __init__(self, policy: Policy, family: str, mesh: Mesh, dtype):
+  def __init__(
+    self, policy: Policy, family: str, mesh: Mesh, dtype, *, fused_experts: bool
+  ):
     self._tied = policy.config.tied_embedding
     self._num_layers = policy.config.num_layers
     self._spare = FAMILIES[family].spare
     self._dtype = dtype
-    self._places = places(policy.config, family)
+    self._places = places(policy.config, family, fused_experts=fused_experts)
     self._wanted = dict(tensors(self._places))
     abstract = policy.abstract_params()
     self._shardings = _by_path(sharding.param_shardings(abstract, mesh))

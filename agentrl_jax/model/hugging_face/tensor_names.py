@@ -7,6 +7,7 @@ belongs: (), (layer,), or (layer, expert).
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,8 +28,9 @@ class Place:
   """One leaf, or one layer or expert of it, as a part of a tensor.
 
   The tensor is a `matrix`, or a vector, and the part begins at number `start`
-  of it, and has each `stride`-th number from there on. The part's axes are read
-  as `shape`; `order` transposes those to the leaf's. `interleaved` is the axis
+  of it; or of each entry of the first axes, where parts have these, `common`
+  many, in common and then follow one another. The part's axes are read as
+  `shape`; `order` transposes those to the leaf's. `interleaved` is the axis
   of `shape` in whose first `rotary` channels the pairs that turn together are
   neighbours; in the leaf they stand half of `rotary` apart.
   """
@@ -38,7 +40,7 @@ class Place:
   shape: tuple[int, ...]
   order: tuple[int, ...]
   start: int = 0
-  stride: int = 1
+  common: int = 0
   interleaved: int | None = None
   rotary: int = 0
   layers: Sequence[int] = ()  # of the stack that the leaf belongs to
@@ -55,10 +57,20 @@ class Place:
     self, read: Callable[..., Any], name: str, index: tuple[slice, ...]
   ) -> Any:
     """Reads `index` of the part by a file's `read`."""
-    if self.stride == 1:
+    if not self.common:
       return read(name, self.shape, index, self.start)
-    each = slice(self.start, self.start + 1)
-    return read(name, (*self.shape, self.stride), (*index, each))[..., 0]
+    outer, inner = self.shape[: self.common], self.shape[self.common :]
+    *middle, last = inner or (1,)
+    *others, of_last = index[self.common :] or (slice(None),)
+    rows = math.prod(self.matrix) // math.prod(outer) // last
+    first = self.start // last
+    each = slice(first, first + math.prod(middle))
+    part = read(
+      name, (*outer, rows, last), (*index[: self.common], each, of_last)
+    )
+    part = part.reshape(*part.shape[: self.common], *middle, part.shape[-1])
+    part = part[(slice(None),) * self.common + (*others, slice(None))]
+    return part if inner else part[..., 0]
 
   def spec_in_file(self, leaf_spec: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reorders a spec of the leaf's axes to the order of `shape`."""
@@ -91,8 +103,14 @@ class Place:
     return part.take(np.concatenate([turning, still]), axis)
 
 
-def places(config: ModelConfig, family: str) -> dict[Path, Place]:
-  """Returns the place of every leaf in the family's Hugging Face model."""
+def places(
+  config: ModelConfig, family: str, *, fused_experts: bool = False
+) -> dict[Path, Place]:
+  """Returns the place of every leaf in the family's Hugging Face model.
+
+  With `fused_experts`, a layer's experts are one tensor each, as Qwen3.5's are
+  published, and not as transformers writes them.
+  """
   c, f = config, FAMILIES[family]
   found = {
     ("embedding",): Place(
@@ -111,9 +129,10 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
       order=(1, 0),
     )
   for stack, (c, numbers) in config.stacks.items():
-    layer = {**_norms(c), **_attention(c, f.interleaved_rotary), **_mlps(c, f)}
+    mixer = _delta(c) if c.is_delta else _attention(c, f.interleaved_rotary)
+    layer = {**_norms(c), **mixer, **_mlps(c, f, fused_experts)}
     found |= {
-      (stack, *path): dataclasses.replace(place, layers=numbers)
+      (stack, *path): dataclasses.replace(place, layers=tuple(numbers))
       for path, place in layer.items()
     }
   return found
@@ -158,7 +177,7 @@ def _vector(tensor: str, size: int) -> Place:
 
 def _norms(c: ModelConfig) -> dict[Path, Place]:
   names = {"attention_norm": "input_layernorm"} if c.pre_norm else {}
-  if c.zero_centered_norm:
+  if c.zero_centered_norm and c.sandwich_norm:
     names["after_attention_norm"] = "post_attention_layernorm"
     names["mlp_norm"] = "pre_feedforward_layernorm"
     names["after_mlp_norm"] = "post_feedforward_layernorm"
@@ -169,8 +188,8 @@ def _norms(c: ModelConfig) -> dict[Path, Place]:
     names["after_attention_norm"] = "post_attention_layernorm"
     names["after_mlp_norm"] = "post_feedforward_layernorm"
   # With norms on either side this one is named after what stands before it too.
-  if c.pre_norm and not c.zero_centered_norm:
-    names["mlp_norm"] = "post_attention_layernorm"
+  if c.pre_norm:
+    names.setdefault("mlp_norm", "post_attention_layernorm")
   return {
     (ours, "scale"): _vector(f"{_LAYER}.{theirs}.weight", c.width)
     for ours, theirs in names.items()
@@ -178,8 +197,10 @@ def _norms(c: ModelConfig) -> dict[Path, Place]:
 
 
 def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
+  q_shape = (c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
+  gate = c.head_dim if c.attention_gate else 0  # channels after the queries'
   heads = {
-    "q": (c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim),
+    "q": (*q_shape[:2], c.head_dim + gate),
     "k": (c.num_kv_heads, c.head_dim),
     "v": (c.num_kv_heads, c.head_dim),
   }
@@ -214,8 +235,8 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
       )
   found["attention", "o", "kernel"] = Place(
     tensor=f"{_LAYER}.self_attn.o_proj.weight",
-    matrix=(c.width, math.prod(heads["q"])),
-    shape=(c.width, *heads["q"]),
+    matrix=(c.width, math.prod(q_shape)),
+    shape=(c.width, *q_shape),
     order=(1, 2, 3, 0),
   )
   if c.sinks:
@@ -233,14 +254,97 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
   return found
 
 
-def _mlps(c: ModelConfig, family: Family) -> dict[Path, Place]:
+def _delta(c: ModelConfig) -> dict[Path, Place]:
+  heads = (c.delta_key_heads, c.delta_heads // c.delta_key_heads)
+  keys, values = (heads[0], c.delta_key_dim), (*heads, c.delta_value_dim)
+  module = f"{_LAYER}.linear_attn"
+  shapes = {"query": keys, "key": keys, "value": values, "out_gate": values}
+  shapes |= {"beta": heads, "decay": heads}
+  fused = ("in_proj_qkv", 3), ("in_proj_z", 1), ("in_proj_b", 1)
+  fused += (("in_proj_a", 1),)
+  if c.delta_by_head:
+    fused = ("in_proj_qkvz", 4), ("in_proj_ba", 2)
+  found: dict[Path, Place] = {}
+  left = iter(shapes)
+  for tensor, number in fused:
+    names = list(itertools.islice(left, number))
+    found |= _parts(
+      f"{module}.{tensor}.weight",
+      {(name, "kernel"): (*shapes[name], c.width) for name in names},
+      common=int(c.delta_by_head),
+    )
+  found |= _parts(
+    f"{module}.conv1d.weight",
+    {
+      (f"{name}_taps",): (*shapes[name], c.delta_taps)
+      for name in ("query", "key", "value")
+    },
+    turned=False,
+  )
+  for ours, theirs in (("decay_log", "A_log"), ("decay_bias", "dt_bias")):
+    found[ours,] = Place(
+      tensor=f"{module}.{theirs}",
+      matrix=(c.delta_heads,),
+      shape=heads,
+      order=(0, 1),
+      dtype="float32",
+    )
+  found["norm", "scale"] = _vector(f"{module}.norm.weight", c.delta_value_dim)
+  found["o", "kernel"] = Place(
+    tensor=f"{module}.out_proj.weight",
+    matrix=(c.width, math.prod(values)),
+    shape=(c.width, *values),
+    order=(1, 2, 3, 0),
+  )
+  return {("delta", *path): place for path, place in found.items()}
+
+
+def _parts(
+  tensor: str,
+  shapes: Mapping[Path, tuple[int, ...]],
+  *,
+  common: int = 0,
+  turned: bool = True,
+) -> dict[Path, Place]:
+  """Places the parts of one tensor, whose last axis is the leaf's first.
+
+  Not `turned`, it is the taps of a convolution of each channel by itself.
+  """
+  rows = sum(math.prod(shape[:-1]) for shape in shapes.values())
+  found, start = {}, 0
+  for path, shape in shapes.items():
+    last = len(shape) - 1
+    found[path] = Place(
+      tensor=tensor,
+      matrix=(rows, shape[-1]) if turned else (rows, 1, shape[-1]),
+      shape=shape,
+      order=(last, *range(last)) if turned else (*range(last), last),
+      start=start,
+      common=common,
+    )
+    start += math.prod(shape[common:])
+  return found
+
+
+def _mlps(
+  c: ModelConfig, family: Family, fused_experts: bool
+) -> dict[Path, Place]:
   if c.expert_bias:
     return _fused_experts(c)
   if not c.num_experts:
     return _mlp(c, c.mlp_width, "mlp", fused=family.fused_gate_up)
+  found = _experts(c, fused_experts)
   if not c.shared_width:
-    return _experts(c)
-  return _experts(c) | _mlp(c, c.shared_width, "mlp.shared_experts")
+    return found
+  if not c.shared_gate:
+    return found | _mlp(c, c.shared_width, "mlp.shared_experts")
+  found["shared_gate", "kernel"] = Place(
+    tensor=f"{_LAYER}.mlp.shared_expert_gate.weight",
+    matrix=(1, c.width),
+    shape=(1, c.width),
+    order=(1, 0),
+  )
+  return found | _mlp(c, c.shared_width, "mlp.shared_expert")
 
 
 def _mlp(
@@ -264,7 +368,7 @@ def _mlp(
   return found
 
 
-def _experts(c: ModelConfig) -> dict[Path, Place]:
+def _experts(c: ModelConfig, fused: bool) -> dict[Path, Place]:
   def matrix(name: str, *shape: int) -> Place:
     return Place(
       tensor=f"{_LAYER}.mlp.experts.{{expert}}.{name}_proj.weight",
@@ -286,6 +390,24 @@ def _experts(c: ModelConfig) -> dict[Path, Place]:
       ("experts", name): dataclasses.replace(place, dtype="float32")
       for name, place in exact.items()
     }
+  if fused:
+    wide, count = (c.num_experts, c.mlp_width, c.width), c.num_experts
+    for n, name in enumerate(("gate", "up")):
+      routers["experts", name] = Place(
+        tensor=f"{_LAYER}.{FUSED_EXPERTS}",
+        matrix=(count, 2 * c.mlp_width, c.width),
+        shape=wide,
+        order=(0, 2, 1),
+        start=n * c.mlp_width * c.width,
+        common=1,
+      )
+    routers["experts", "down"] = Place(
+      tensor=f"{_LAYER}.mlp.experts.down_proj",
+      matrix=(count, c.width, c.mlp_width),
+      shape=(count, c.width, c.mlp_width),
+      order=(0, 2, 1),
+    )
+    return routers
   return routers | {
     ("experts", "gate"): matrix("gate", c.mlp_width, c.width),
     ("experts", "up"): matrix("up", c.mlp_width, c.width),
@@ -296,15 +418,15 @@ def _experts(c: ModelConfig) -> dict[Path, Place]:
 def _fused_experts(c: ModelConfig) -> dict[Path, Place]:
   """gpt-oss's: all experts in a tensor, a channel's gate before its up."""
 
-  def part(tensor: str, *shape: int, start: int = 0, stride: int = 1) -> Place:
+  def part(tensor: str, *shape: int, start: int = 0, parts: int = 1) -> Place:
     shape = (c.num_experts, *shape)
     return Place(
       tensor=f"{_LAYER}.mlp.experts.{tensor}",
-      matrix=(*shape[:-1], shape[-1] * stride),
+      matrix=(*shape[:-1], shape[-1] * parts),
       shape=shape,
       order=tuple(range(len(shape))),
       start=start,
-      stride=stride,
+      common=len(shape) if parts > 1 else 0,
     )
 
   found = {
@@ -321,7 +443,7 @@ def _fused_experts(c: ModelConfig) -> dict[Path, Place]:
     ("experts", "down_bias"): part("down_proj_bias", c.width),
   }
   for start, name in enumerate(("gate", "up")):
-    at = {"start": start, "stride": 2}
+    at = {"start": start, "parts": 2}
     tensor = "gate_up_proj"
     found["experts", name] = part(tensor, c.width, c.mlp_width, **at)
     found["experts", f"{name}_bias"] = part(f"{tensor}_bias", c.mlp_width, **at)
@@ -329,3 +451,4 @@ def _fused_experts(c: ModelConfig) -> dict[Path, Place]:
 
 
 _LAYER = "model.layers.{layer}"
+FUSED_EXPERTS = "mlp.experts.gate_up_proj"

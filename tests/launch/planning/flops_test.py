@@ -104,6 +104,8 @@ class FlopsTest(parameterized.TestCase):
     ("qwen3-32b", 32.76e9),
     ("qwen3-30b-a3b", 30.53e9),
     ("glm-4.5-air", 106.9e9),
+    ("qwen3.5-27b", 26.9e9),
+    ("qwen3-next-80b-a3b", 79.67e9),
   )
   def test_params_are_as_many_as_published(self, name, published):
     self.assertBetween(

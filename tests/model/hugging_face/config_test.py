@@ -107,6 +107,82 @@ OLMO_2_1B = {
   "tie_word_embeddings": False,
   "vocab_size": 100352,
 }
+QWEN3_NEXT_80B_A3B = {
+  "architectures": ["Qwen3NextForCausalLM"],
+  "attention_dropout": 0.0,
+  "decoder_sparse_step": 1,
+  "full_attention_interval": 4,
+  "head_dim": 256,
+  "hidden_act": "silu",
+  "hidden_size": 2048,
+  "intermediate_size": 5120,
+  "linear_conv_kernel_dim": 4,
+  "linear_key_head_dim": 128,
+  "linear_num_key_heads": 16,
+  "linear_num_value_heads": 32,
+  "linear_value_head_dim": 128,
+  "max_position_embeddings": 262144,
+  "mlp_only_layers": [],
+  "model_type": "qwen3_next",
+  "moe_intermediate_size": 512,
+  "norm_topk_prob": True,
+  "num_attention_heads": 16,
+  "num_experts": 512,
+  "num_experts_per_tok": 10,
+  "num_hidden_layers": 48,
+  "num_key_value_heads": 2,
+  "partial_rotary_factor": 0.25,
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": None,
+  "rope_theta": 10000000,
+  "shared_expert_intermediate_size": 512,
+  "tie_word_embeddings": False,
+  "use_sliding_window": False,
+  "vocab_size": 151936,
+}
+QWEN3_5_35B_A3B = {
+  "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+  "model_type": "qwen3_5_moe",
+  "text_config": {
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "eos_token_id": 248044,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"] * 10,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_5_moe_text",
+    "moe_intermediate_size": 512,
+    "mtp_num_hidden_layers": 1,
+    "num_attention_heads": 16,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+      "mrope_interleaved": True,
+      "mrope_section": [11, 11, 10],
+      "partial_rotary_factor": 0.25,
+      "rope_theta": 10000000,
+      "rope_type": "default",
+    },
+    "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": False,
+    "vocab_size": 248320,
+  },
+  "tie_word_embeddings": False,
+  "vision_config": {"depth": 27},
+}
 YARN = {  # as Qwen's model cards say
   "type": "yarn",
   "factor": 4.0,
@@ -376,6 +452,8 @@ class ConfigFileTest(parameterized.TestCase):
     ("gemma-3-1b", GEMMA_3_1B),
     ("gemma-3-27b", GEMMA_3_27B),
     ("gpt-oss-20b", GPT_OSS_20B),
+    ("qwen3-next-80b-a3b", QWEN3_NEXT_80B_A3B),
+    ("qwen3.5-35b-a3b", QWEN3_5_35B_A3B),
   )
   def test_published_ones_are_the_presets(self, name, described):
     self.assertEqual(to_model_config(described), preset(name))
@@ -673,6 +751,33 @@ class ConfigFileTest(parameterized.TestCase):
   def test_refuses_of_gpt_oss(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       to_model_config(GPT_OSS_20B | changes)
+
+  @parameterized.parameters(
+    ({"attn_output_gate": False}, "attn_output_gate=false is not computed"),
+    ({"output_gate_type": "sigmoid"}, 'output_gate_type="sigmoid" is not'),
+    ({"norm_topk_prob": False}, "norm_topk_prob=false is not computed"),
+    (
+      {"layer_types": ["linear_attention"] * 40},
+      "full_attention_interval=0 of",
+    ),
+    ({"layer_types": ["full_attention"] * 40}, "full_attention_interval=0 of"),
+    (
+      {"layer_types": ["chunked_attention"] * 40},
+      "full_attention and linear_a",
+    ),
+    (
+      {"layer_types": None, "full_attention_interval": 41},
+      "interval=41 of num",
+    ),
+    ({"linear_num_value_heads": 24}, "delta_heads=24 a multiple of"),
+    ({"shared_expert_intermediate_size": 700}, "a multiple of moe_intermedia"),
+    ({"tie_word_embeddings": True}, "true and in text_config false: leave"),
+  )
+  def test_refuses_of_qwen3_5(self, changes, message):
+    outer = {k: changes[k] for k in changes if k == "tie_word_embeddings"}
+    text = QWEN3_5_35B_A3B["text_config"] | (changes if not outer else {})
+    with self.assertRaisesRegex(ConfigError, message):
+      to_model_config(QWEN3_5_35B_A3B | outer | {"text_config": text})
 
   def test_what_gpt_oss_has_without_a_key(self):
     for key in (

@@ -32,6 +32,9 @@ NAMES = (
   "glm4_moe",
   "gemma3_text",
   "gpt_oss",
+  "qwen3_next",
+  "qwen3_5_text",
+  "qwen3_5_moe_text",
 )
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
@@ -98,18 +101,48 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
       "swiglu_limit": float(rng.choice([0.2, 7.0])),
     }
   if family == "qwen3_moe":
-    number = int(rng.choice([2, 7, 64]))
-    per_token = int(rng.integers(1, min(number, 8) + 1))
-    described |= {
-      "num_experts": number,
-      "num_experts_per_tok": per_token,
-      "moe_intermediate_size": int(rng.integers(8, 20)),
-      # The only weight would always be 1, and the router's gradient rounding.
-      "norm_topk_prob": bool(rng.integers(2)) and per_token > 1,
-    }
+    described |= _mixture(rng)
+  if family.startswith(("qwen3_next", "qwen3_5")):
+    described |= _delta(family, described, rng)
   if family == "glm4_moe":
     described |= _glm4_moe(described, rng) | ({} if seed else GROUPS)
   return described | _rope(family, seed, rng)
+
+
+def _mixture(rng: np.random.Generator) -> dict:
+  number = int(rng.choice([2, 7, 64]))
+  per_token = int(rng.integers(1, min(number, 8) + 1))
+  return {
+    "num_experts": number,
+    "num_experts_per_tok": per_token,
+    "moe_intermediate_size": int(rng.integers(8, 20)),
+    # The only weight would always be 1, and the router's gradient rounding.
+    "norm_topk_prob": bool(rng.integers(2)) and per_token > 1,
+  }
+
+
+def _delta(family: str, described: dict, rng: np.random.Generator) -> dict:
+  """All layers but every second or third one have a state."""
+  key_heads = int(rng.choice([1, 2, 3]))
+  most = min(described["num_hidden_layers"], 3)
+  found = {
+    "full_attention_interval": int(rng.integers(2, most + 1)),
+    "partial_rotary_factor": float(rng.choice([0.25, 0.5])),
+    "linear_num_key_heads": key_heads,
+    "linear_num_value_heads": key_heads * int(rng.choice([1, 2])),
+    "linear_key_head_dim": int(rng.choice([6, 8])),
+    "linear_value_head_dim": int(rng.choice([4, 12])),
+    "linear_conv_kernel_dim": int(rng.choice([2, 4])),
+  }
+  if family == "qwen3_5_text":
+    return found
+  found |= _mixture(rng)
+  width = found["moe_intermediate_size"] * int(rng.choice([1, 2]))
+  found["shared_expert_intermediate_size"] = width
+  if family == "qwen3_5_moe_text":  # whose weights always add up to 1
+    del found["norm_topk_prob"]
+    found["num_experts_per_tok"] = 2
+  return found
 
 
 def _rope(family: str, seed: int, rng: np.random.Generator) -> dict:
@@ -197,6 +230,11 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
     )
     for weight in (*model.parameters(), *routers):
       weight.add_(0.1 * torch.randn_like(weight))
+    for name, weight in model.named_parameters():
+      if name.endswith(("A_log", "dt_bias")):
+        # Exact in our files. Strong decays cost transformers' own differences
+        # of sums their digits.
+        weight.data = weight.data.float().clamp(max=0.5)
   return model
 
 

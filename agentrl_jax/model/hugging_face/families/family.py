@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl_jax.model.hugging_face.families import delta
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
@@ -35,6 +37,12 @@ class Family:
   fused_experts: bool = False
   o_bias: bool = False
   sinks: bool = False
+  attention_gate: bool = False
+  shared_gate: bool = False
+  delta: bool = False  # most layers do not attend: see `families.delta`
+  delta_by_head: bool = False
+  # Keys that may have these values only; the first is that of none.
+  only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
   # What transformers takes where a key is missing, of keys that published
   # folders leave out.
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -57,6 +65,9 @@ TRAITS = (
   "sigmoid_router",
   "o_bias",
   "sinks",
+  "attention_gate",
+  "shared_gate",
+  "delta_by_head",
 )
 
 _SIGHT = tuple(
@@ -64,6 +75,17 @@ _SIGHT = tuple(
   for root in ("", "model.")
   for part in ("vision_tower", "multi_modal_projector")
 )
+
+_QWEN3_5: Mapping[str, Any] = {
+  "default_head_dim": 256,
+  "qk_norm": True,
+  "zero_centered_norm": True,
+  "default_rotary_share": 0.25,
+  "attention_gate": True,
+  "delta": True,
+}
+_WITH_SHARED: Mapping[str, Any] = {"experts": True, "shared_gate": True}
+_SEES = ("model.visual.", "visual.", "mtp.")
 
 # A new family is an entry here, as far as its properties go. Other names of
 # tensors are in `tensor_names`, another form of calls is in
@@ -143,5 +165,30 @@ FAMILIES: Mapping[str, Family] = {
     defaults={"sliding_window": 128, "swiglu_limit": 7.0},
     experts=True,
     fused_experts=True,
+  ),
+  # Also its tensors that predict further tokens are not read.
+  "qwen3_next": Family(
+    architecture="Qwen3NextForCausalLM",
+    **_QWEN3_5,
+    **_WITH_SHARED,
+    delta_by_head=True,
+    defaults=delta.DEFAULTS | {"norm_topk_prob": True},
+    only=delta.ONLY,
+    spare=("mtp.",),
+  ),
+  "qwen3_5_text": Family(
+    architecture="Qwen3_5ForCausalLM",
+    **_QWEN3_5,
+    defaults=delta.DEFAULTS,
+    only=delta.ONLY,
+    spare=_SEES,
+  ),
+  "qwen3_5_moe_text": Family(
+    architecture="Qwen3_5MoeForCausalLM",
+    **_QWEN3_5,
+    **_WITH_SHARED,
+    defaults=delta.DEFAULTS | {"norm_topk_prob": True},
+    only={**delta.ONLY, "norm_topk_prob": (True, None)},
+    spare=_SEES,
   ),
 }
