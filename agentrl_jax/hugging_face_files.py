@@ -11,6 +11,8 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
+# PEFT's: what adapters there are, and the model that they belong to.
+ADAPTERS, _BASE = "adapter_config.json", "base_model_name_or_path"
 _AGAIN = "copy it again from where the model comes from"
 
 
@@ -23,19 +25,26 @@ def refuse_pointer(path: pathlib.Path, head: bytes) -> None:
     )
 
 
-def refuse_adapters(folder: pathlib.Path) -> None:
-  """Raises `ConfigError` for a folder of PEFT's adapters, a base or not."""
-  path = folder / "adapter_config.json"
-  if path.is_file():
-    base = read_object(path).get("base_model_name_or_path")
+def base_of(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the folder of the model that a folder's adapters belong to.
+
+  That is `folder` itself if it has no adapters. Raises `ConfigError` if
+  adapter_config.json names no folder of a model.
+  """
+  path = folder / ADAPTERS
+  if not path.is_file():
+    return folder
+  named = read_object(path).get(_BASE)
+  base = folder / named if isinstance(named, str) and named else folder
+  has_model = (base / "config.json").is_file()
+  if base == folder or not has_model or (base / ADAPTERS).is_file():
     raise ConfigError(
-      f"{folder} has adapters ({path.name}) of the model {base!r}, which are "
-      "not read here. Merge them into it, and name the merged folder: `python "
-      '-c "from peft import AutoPeftModelForCausalLM as A; A.from_pretrained('
-      f"'{folder}').merge_and_unload().save_pretrained('merged')\"`, then copy "
-      "the tokenizer's files there. If its weights are merged already, delete "
-      f"{path.name}"
+      f"{folder} has adapters ({path.name}) of the model {named!r}, which is "
+      f"no folder of a model: download that model, and set {_BASE} in {path} "
+      "to its folder, absolute or relative to that of the adapters. If the "
+      f"weights beside {path.name} are merged already, delete it"
     )
+  return base
 
 
 def read_text(path: pathlib.Path) -> str:

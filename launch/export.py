@@ -20,9 +20,10 @@ from absl import flags
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.hugging_face_files import base_of
 from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.export import write_params
-from agentrl_jax.model.hugging_face.peft import write_adapters
+from agentrl_jax.model.hugging_face.peft import goes_on, write_adapters
 from agentrl_jax.model.policy import Policy, num_params
 from launch.config import command_line
 from launch.config.chat import chat_files_of, codec_of
@@ -86,7 +87,11 @@ def export(
   pretrained = (
     pathlib.Path(settings.pretrained) if settings.pretrained else None
   )
-  as_published = bool(pretrained) and not settings.chat.template
+  as_published = (
+    pretrained is not None
+    and pretrained == base_of(pretrained)
+    and not settings.chat.template
+  )
   write_params(
     to,
     params,
@@ -123,11 +128,25 @@ def export_adapters(
   whole = load_params(settings, policy, run, stage, step)
   trained, _ = split_params(settings, policy, whole)
   adapters = {stack: trained[stack] for stack in settings.model.stacks}
-  base = settings.pretrained or "what the run began with"
+  base = _base(settings)
   write_adapters(to, adapters, settings.model, settings.lora, base=base)
   return Exported(
     num_params=num_params(adapters), dtype="float32", stage=stage, step=step
   )
+
+
+def _base(settings: Settings) -> str:
+  """Returns the model that a run's adapters can be applied to."""
+  if not settings.pretrained:
+    return "what the run began with"
+  folder = pathlib.Path(settings.pretrained)
+  base = base_of(folder)
+  if base != folder and not goes_on(folder, settings.model, settings.lora):
+    raise ConfigError(
+      f"the run began with {folder} merged into {base}, and no folder holds "
+      "the model that its adapters belong to: leave --adapters out"
+    )
+  return str(base)
 
 
 def _mesh(settings: Settings) -> Mesh:

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from agentrl_jax.data.chat import pretrained
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.hugging_face_files import base_of
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
@@ -184,7 +185,7 @@ def _of_folder(
   text: str, context: int | None, dtype: str | None, template: str
 ) -> ServedModel:
   name, folder = _split("model", text)
-  if not (folder / CONFIG_FILE).is_file():
+  if not (base_of(folder) / CONFIG_FILE).is_file():
     raise ConfigError(
       f"--model={folder} has no {CONFIG_FILE}: name a local Hugging Face "
       f"folder, with {CONFIG_FILE}, *.safetensors and {pretrained.TOKENIZER}; "

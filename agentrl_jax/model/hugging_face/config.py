@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.hugging_face_files import read_object, refuse_adapters
+from agentrl_jax.hugging_face_files import base_of, read_object
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.families.delta import (
   read_delta,
@@ -70,10 +70,10 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   """Reads the architecture and family from a folder's config.json.
 
-  Raises `ConfigError` if there is none, or one of another kind of model.
+  Of a folder of adapters it is that of their base. Raises `ConfigError` if
+  there is none, or one of another kind of model.
   """
-  path = pathlib.Path(folder) / CONFIG_FILE
-  refuse_adapters(path.parent)
+  path = base_of(pathlib.Path(folder)) / CONFIG_FILE
   if not path.is_file():
     raise ConfigError(
       f"pretrained.path={folder} cannot be read: there is no {path}. It must "
@@ -93,7 +93,7 @@ def longest_context(folder: pathlib.Path) -> int | None:
   yarn extends it: published folders keep max_position_embeddings as it was.
   Raises `ConfigError` for what is no number.
   """
-  path, key = folder / CONFIG_FILE, "max_position_embeddings"
+  path, key = base_of(folder) / CONFIG_FILE, "max_position_embeddings"
   described = text_part(read_object(path))
   try:
     if described.get(key) is None:

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.hugging_face_files import read_object
+from agentrl_jax.hugging_face_files import base_of, read_object
 from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
@@ -58,13 +58,13 @@ def write_params(
 
   `context` is the longest row of tokens that the model was trained on. With
   `beside`, a folder of the same model, its tokenizer and other small files are
-  copied, and its config.json is kept except for the dtype. `about` are more
-  keys of that file, `files` more files for the folder. The folder appears
-  under its name when it is complete. Every process has to call this; the first
-  one writes. Raises `ConfigError` if the folder exists, or no family computes
-  the architecture.
+  copied (of adapters those of their base), and its config.json is kept except
+  for the dtype. `about` are more keys of that file, `files` more files for the
+  folder. The folder appears under its name when it is complete. Every process
+  has to call this; the first one writes. Raises `ConfigError` if the
+  folder exists, or no family computes the architecture.
   """
-  folder = pathlib.Path(folder)
+  folder, beside = pathlib.Path(folder), beside and base_of(beside)
   params, config = without_scale(params, config)
   found = Tensors(config, np.dtype(dtype))
   sizes = {

@@ -11,6 +11,7 @@ experts of a layer in one tensor.
 
 import dataclasses
 import json
+import logging
 import math
 import pathlib
 from collections.abc import Mapping
@@ -19,10 +20,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.hugging_face_files import ADAPTERS as CONFIG_FILE
 from agentrl_jax.hugging_face_files import read_object
-from agentrl_jax.model import lora
+from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE as MODEL_CONFIG
@@ -38,15 +41,18 @@ from agentrl_jax.model.hugging_face.tensor_names import (
   text_name,
 )
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
+from agentrl_jax.model.policy import Policy
 
-CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
+TENSORS_FILE = tensor_files.ADAPTER_TENSORS
+_log = logging.getLogger(__name__)
 _PREFIX = "base_model.model."
 # What an adapter_config.json may say only so: anything else is another sum.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
   "peft_type": ("LORA",),
   "bias": ("none",),
   "use_dora": (False, None),
-  "use_rslora": (False, None),
+  "lora_bias": (False, None),
+  "trainable_token_indices": (None,),
   "modules_to_save": (None, []),
   "layers_to_transform": (None,),
   "layer_replication": (None,),
@@ -134,6 +140,49 @@ def read_adapters(
       "PEFT"
     )
   return config, adapters
+
+
+def with_adapters(
+  folder: pathlib.Path, params: Params, policy: Policy, mesh: Mesh
+) -> Params:
+  """Adds a folder's adapters to the params of their base.
+
+  They stand beside the kernels if the policy trains adapters of the same rank,
+  scale and targets; else they are merged, and the params keep their dtypes.
+  Raises as `read_adapters` does.
+  """
+  config, adapters = read_adapters(folder, policy.config)
+  places = sharding.param_shardings(adapters, mesh)
+  adapters = jax.device_put(adapters, places)
+  if goes_on(folder, policy.config, policy.adaptation):
+    return lora.joined(params, adapters)
+  _log.info(
+    "%s is merged into its base. To train on these adapters themselves set "
+    "lora.rank=%d lora.alpha=%g lora.targets=%s",
+    folder,
+    config.rank,
+    config.alpha,
+    config.targets,
+  )
+
+  def merge(params: Params, adapters: Params) -> Params:
+    merged = lora.merged(lora.joined(params, adapters), config.scale)
+    return jax.tree.map(lambda new, old: new.astype(old.dtype), merged, params)
+
+  places = sharding.param_shardings(params, mesh)
+  merged: Params = jax.jit(merge, out_shardings=places, donate_argnums=0)(
+    params, adapters
+  )
+  return merged
+
+
+def goes_on(
+  folder: pathlib.Path, model: ModelConfig, adaptation: LoraConfig
+) -> bool:
+  """Says if a run trains the very adapters of a folder, and merges none."""
+  config = _config_of(folder, model)
+  sizes = (config.rank, config.alpha) == (adaptation.rank, adaptation.alpha)
+  return sizes and {*config.targets} == {*adaptation.targets}
 
 
 def _on_host(leaf: jax.Array) -> np.ndarray:
@@ -324,9 +373,14 @@ def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
       f"{folder}: target_modules={named!r} must list some of {', '.join(ours)}"
     )
   try:
+    rank, alpha = (
+      read_size(described, "r"),
+      read_number(described, "lora_alpha"),
+    )
     config = LoraConfig(
-      rank=read_size(described, "r"),
-      alpha=read_number(described, "lora_alpha"),
+      rank=rank,
+      # Of rsLoRA (arXiv:2312.03732) the scale is alpha / sqrt(rank).
+      alpha=alpha * rank**0.5 if described.get("use_rslora") else alpha,
       targets=tuple(name for m in ours if m in named for name in ours[m]),
     )
   except ConfigError as error:

@@ -21,10 +21,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.hugging_face_files import read_object
+from agentrl_jax.hugging_face_files import base_of, read_object
 from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import STACKS, ModelConfig
-from agentrl_jax.model.hugging_face import mxfp4, tensor_files
+from agentrl_jax.model.hugging_face import mxfp4, peft, tensor_files
 from agentrl_jax.model.hugging_face.config import (
   CONFIG_FILE,
   PREDICTED_LAYERS,
@@ -58,10 +58,13 @@ def read_params(
 ) -> Params:
   """Reads stacked params from a folder, each sharded over the mesh.
 
+  Of a folder of adapters these are the params of their base. The adapters
+  stand beside them if the policy trains such adapters, and else are merged.
   Raises `ConfigError` if the folder is of another model than the policy, and
   `CheckpointError` if its files are incomplete or damaged.
   """
-  folder = pathlib.Path(folder)
+  adapters = pathlib.Path(folder)
+  folder = base_of(adapters)
   found, family = read_model(folder)
   refuse_other(folder, found, policy.config)
   files = tensor_files.tensor_files(folder)
@@ -90,7 +93,9 @@ def read_params(
     )
   if policy.config.tied_embedding:
     refuse_other_head(files)
-  return params
+  if adapters == folder:
+    return params
+  return peft.with_adapters(adapters, params, policy, mesh)
 
 
 def refuse_other(

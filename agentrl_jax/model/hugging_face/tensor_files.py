@@ -24,10 +24,16 @@ import ml_dtypes
 import numpy as np
 
 from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
-from agentrl_jax.hugging_face_files import read_object, refuse_pointer
+from agentrl_jax.hugging_face_files import (
+  ADAPTERS,
+  base_of,
+  read_object,
+  refuse_pointer,
+)
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+ADAPTER_TENSORS = "adapter_model.safetensors"
 DTYPES: Mapping[str, np.dtype] = {
   "F32": np.dtype(np.float32),
   "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -232,6 +238,7 @@ def tensor_files(
 def model_digest(folder: str | pathlib.Path) -> str | None:
   """Returns a digest of a model's weights and config; None without weights.
 
+  Adapters are a part of the model, and so is their base.
   Of each file it takes the size, the header and blocks at even distances, so
   that it reads little of any model, and weights that were trained differ.
   """
@@ -239,8 +246,12 @@ def model_digest(folder: str | pathlib.Path) -> str | None:
     return None
   folder = pathlib.Path(folder)
   try:
-    described = read_object(folder / "config.json")
-    paths = [*tensor_files(folder)]
+    base = base_of(folder)
+    described = read_object(base / "config.json")
+    paths = [*tensor_files(base)]
+    if base != folder:
+      described["adapters"] = read_object(folder / ADAPTERS)
+      paths.append(folder / ADAPTER_TENSORS)
   except AgentRLError:
     return None  # whoever reads the model says what it lacks
   decisive = {k: v for k, v in described.items() if k not in _UNDECISIVE}

@@ -15,13 +15,15 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import export, pretrained, tensor_files
 from agentrl_jax.model.hugging_face import peft as ours
-from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.lora import IN_ATTENTION, LoraConfig
 from agentrl_jax.model.policy import Policy
+from tests.model import drawn
 from tests.model.hugging_face import families
 from tests.settings import COMPUTE, lora_config
 
@@ -166,15 +168,41 @@ class FolderTest(parameterized.TestCase):
     _, again = ours.read_adapters(self.folder, model)
     jax.tree.map(np.testing.assert_array_equal, again, adapters)
 
-  def test_a_folder_of_adapters_is_no_model(self):
+  def test_a_folder_of_adapters_is_its_base_with_them(self):
+    model, base = MODELS["llama"], self.folder.with_name("base")
+    adapters = self.write(model)
+    self.change(base_model_name_or_path="../base")
+    plain = Policy(model, COMPUTE)
+    params = jax.tree.map(jnp.asarray, drawn.fill(plain.abstract_params()))
+    export.write_params(base, params, model, context=16, dtype="float32")
+    self.assertEqual(read_model(self.folder), read_model(base))
+    digests = [tensor_files.model_digest(self.folder)]
+    whole, mesh = lora.joined(params, adapters), sharding.make_mesh({})
+    config = dataclasses.replace(CONFIG, targets=CONFIG.targets[::-1])
+    trains = Policy(model, COMPUTE, adaptation=config)
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      pretrained.read_params(self.folder, trains, mesh),
+      whole,
+    )
+    for rank_root in (1, 3**0.5):
+      jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=1e-6),
+        pretrained.read_params(self.folder, plain, mesh),
+        lora.merged(whole, CONFIG.scale * rank_root),
+      )
+      self.change(use_rslora=True)
+    digests += map(tensor_files.model_digest, (self.folder, base))
+    self.assertLen({*digests}, 3)
+
+  @parameterized.parameters("some/base", None, ".")
+  def test_adapters_whose_base_is_not_here(self, base):
     self.write()
-    for config in (None, "{}"):  # and one that has a base, too
-      if config:
-        (self.folder / "config.json").write_text(config)
-      with self.assertRaisesRegex(
-        ConfigError, "adapters .*'some/base'.*merge_and_unload"
-      ):
-        read_model(self.folder)
+    self.change(base_model_name_or_path=base)
+    with self.assertRaisesRegex(
+      ConfigError, "adapters .*set base_model_name_or_path in .*adapter_config"
+    ):
+      read_model(self.folder)
 
   def test_is_not_written_over(self):
     self.write()
@@ -183,6 +211,8 @@ class FolderTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({"use_dora": True}, "use_dora=True"),
+    ({"lora_bias": True}, "lora_bias=True"),
+    ({"trainable_token_indices": [3]}, "trainable_token_indices"),
     ({"target_parameters": ["experts.down_proj"]}, "target_parameters="),
     ({"peft_type": "IA3"}, "peft_type='IA3'"),
     ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
