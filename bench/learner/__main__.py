@@ -9,6 +9,7 @@
 - packing: useful tokens per second of packed rows, against padded ones.
 - shared: an update on attempts that share tokens, as a tree, against each by
   itself; on one prompt with answers, and on groups of the five environments.
+- delta_rule: the gated delta rule in chunks, against its recurrence.
 - collectives: bytes that devices exchange per update, against the formula.
 - checkpoint: the time that saving blocks, against a copy of the same bytes.
 - rl_step: sampling and one update, against Tunix and TRL.
@@ -35,6 +36,7 @@ ROWS = (
   "train_step",
   "packing",
   "shared",
+  "delta_rule",
   "collectives",
   "checkpoint",
   "rl_step",

@@ -52,7 +52,8 @@ class Inside(NamedTuple):
 
   decay_BNHCS: jax.Array  # D
   age_BNHC: jax.Array  # log of the decay from before the chunk to a token
-  inverse_BNHCS: jax.Array  # of I + A
+  inverse_BNHCS: jax.Array  # (I + A)^-1 diag(beta)
+  mixed_BNHCS: jax.Array  # weights of u in outputs
 
 
 def cut(rows: Ancestry, chunk: int, tokens: tuple[jax.Array, ...]) -> Chunks:
@@ -93,14 +94,16 @@ def cleaned(
 
 
 def solve(c: Chunks) -> Inside:
-  """Computes decays within chunks, and inverts the system of each."""
+  """Computes what does not depend on what is before a chunk."""
   sees = c.sees_BN1CS
   is_self = jnp.eye(sees.shape[-1], dtype=bool)
   passed = sees * c.g_BNHC[..., None, :]  # on the way to t
   decay = sees * jnp.exp(exact(passed, (sees & ~is_self).astype(jnp.float32)))
-  system = exact(c.k_BNHCK, jnp.swapaxes(c.k_BNHCK, -1, -2))
-  system *= decay * c.beta_BNHC[..., None]
-  return Inside(decay, jnp.sum(passed, axis=-1), _inverse(system))
+  keys_BNHKS = jnp.swapaxes(c.k_BNHCK, -1, -2)
+  system = c.beta_BNHC[..., None] * decay * exact(c.k_BNHCK, keys_BNHKS)
+  inverse = _inverse(system) * c.beta_BNHC[..., None, :]
+  mixed = decay * (c.q_BNHCK @ keys_BNHKS)
+  return Inside(decay, jnp.sum(passed, axis=-1), inverse, mixed)
 
 
 @jax.custom_vjp

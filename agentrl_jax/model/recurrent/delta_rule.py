@@ -46,15 +46,15 @@ def flops(
 
   Products alone, of keys and values with so many channels. A tree's are those
   of the most parts that it can have, since all of them are computed. Where one
-  layer at a time is computed again for its gradient, that takes about 14 KiB a
-  token and head of 128 channels, and twice as much for a tree.
+  layer at a time is computed again for its gradient, that takes 14 KiB a token
+  and head of 128 channels, and 32 KiB in a tree.
   """
-  pairs = 4 * chunk * (keys + values)
-  inside = pairs + (2 / 3 + 2) * chunk**2
-  through = 2 * chunk * keys + 6 * keys * values
+  inside = 4 * chunk * (keys + values) + (2 / 3 + 2) * chunk**2
   if not is_tree:
-    return inside + through
-  return inside + 2 * (pairs + 4 * chunk**2 + through)
+    return inside + 2 * chunk * keys + 6 * keys * values
+  memory = keys + chunk
+  link = 6 * chunk * keys + 4 * chunk**2 + 2 * memory**2 * values / chunk
+  return inside + 2 * (link + 2 * memory * values)
 
 
 def recurrent(
@@ -120,11 +120,11 @@ def chunked(
   *,
   chunk: int = CHUNK,
 ) -> jax.Array:
-  """Computes packed rows, each sequence of which begins from zero.
+  """Computes packed rows, whose sequences and trees begin from zero.
 
   `chunk` is a power of two, in tokens. Padding changes nothing, whatever it
-  holds. Returns the outputs [B, T, H, V]
-  of v's dtype; those of padding mean nothing.
+  holds. Returns the outputs [B, T, H, V] of v's dtype; those of padding mean
+  nothing.
   """
   num_rows, length, *heads = k_BTHK.shape
   tokens = (q_BTHK, k_BTHK, v_BTHV, g_BTH, beta_BTH)
@@ -147,10 +147,8 @@ def _follow(
   is_its_BNC = c.place_NC < end_BN[..., None]
   reach_BNHC = is_its_BNC[:, :, None] * jnp.exp(inside.age_BNHC)
   # Of what the system gives, one part is known and one waits for the state.
-  given_BNHCV = inside.inverse_BNHCS @ (c.beta_BNHC[..., None] * c.v_BNHCV)
-  asked_BNHCK = inside.inverse_BNHCS @ (
-    (c.beta_BNHC * reach_BNHC)[..., None] * c.k_BNHCK
-  )
+  given_BNHCV = inside.inverse_BNHCS @ c.v_BNHCV
+  asked_BNHCK = inside.inverse_BNHCS @ (reach_BNHC[..., None] * c.k_BNHCK)
   kept_BNHKC = jnp.swapaxes(
     inside.decay_BNHCS[..., -1, :, None] * c.k_BNHCK, -1, -2
   )
@@ -165,7 +163,6 @@ def _follow(
   state_BHKV, (before, u) = jax.lax.scan(
     step, state_BHKV, [jnp.moveaxis(x, 1, 0) for x in over]
   )
-  score_BNHCS = c.q_BNHCK @ jnp.swapaxes(c.k_BNHCK, -1, -2)
-  out_BNHCV = (score_BNHCS * inside.decay_BNHCS) @ jnp.moveaxis(u, 0, 1)
+  out_BNHCV = inside.mixed_BNHCS @ jnp.moveaxis(u, 0, 1)
   out_BNHCV += (reach_BNHC[..., None] * c.q_BNHCK) @ jnp.moveaxis(before, 0, 1)
   return out_BNHCV, state_BHKV

@@ -6,18 +6,19 @@ one with a token that it comes after, its context. Tokens of a chunk that share
 a context are a part. As tokens go on, contexts close and never open again, so N
 chunks have at most 2 N - 3 parts, whatever the tree.
 
-Of a chunk that becomes a context, one path is still open at its end. Let E be
-the state before that path begins, and u what each token writes to the state.
-What tokens of a part recall from before their chunk, where w_t and D_ts are
-decays as in `delta_rule`, is known from E and u of the context:
+Only one path of a context goes on: that of its last token. Let E be the state
+before this path enters the chunk, and u what each token writes to the state.
+Tokens of a part recall from before their chunk, with decays w_t and D_ts as in
+`delta_rule`:
 
-  recalled_t = w_t E^T k_t + sum_s D_ts (k_s . k_t) u_s
+  w_t E^T k_t + sum_s D_ts (k_s . k_t) u_s
 
-And so is the E of a chunk, with its path's first token in place of t. So a scan
-over parts finds E and u of all chunks.
+The E of a chunk is just as linear in the memory of its context, which is E and
+u together. So a scan over parts finds the memory of all chunks.
 
 Axes: as in `delta_rule`, without B; M parts, C tokens of a part's chunk, S of
-its context, L those of the chunk and the beginning of its path.
+its context, L those of the chunk and where its path enters it; R rows of a
+memory, K of E and C of u.
 """
 
 from typing import NamedTuple
@@ -25,10 +26,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.model import sharding
 from agentrl_jax.model.recurrent.chunks import Chunks, Inside, exact
-
-_Memory = tuple[jax.Array, jax.Array]  # E [..., H, K, V] and u [..., H, C, V]
 
 
 class _Parts(NamedTuple):
@@ -36,25 +34,8 @@ class _Parts(NamedTuple):
 
   chunk_M: jax.Array
   context_M: jax.Array
-  target_ML: jax.Array  # places of the chunk's tokens, and of its path's first
-  is_its_ML: jax.Array  # of those, the ones that belong to the part
-
-
-class _Links(NamedTuple):
-  """The linear map from a context's memory to a part of the chunk's."""
-
-  kept_MH: jax.Array
-  added_MHKS: jax.Array
-  asked_MHCK: jax.Array
-  corrected_MHCS: jax.Array
-
-  def __call__(self, memory: _Memory) -> _Memory:
-    """Returns what the part adds to its chunk's memory."""
-    before, u = memory
-    return (
-      self.kept_MH[..., None, None] * before + self.added_MHKS @ u,
-      -(self.asked_MHCK @ before + self.corrected_MHCS @ u),
-    )
+  place_ML: jax.Array  # of the chunk's tokens, and of its path's first
+  is_its_ML: jax.Array  # those that belong to the part
 
 
 def follow(c: Chunks, inside: Inside) -> jax.Array:
@@ -65,59 +46,75 @@ def follow(c: Chunks, inside: Inside) -> jax.Array:
 
 def _of_row(c: Chunks, inside: Inside) -> jax.Array:
   parts = _parts(c.end_BNC, c.place_NC)
-  own, other = (
-    [x[at] for x in c[:5]] for at in (parts.chunk_M, parts.context_M)
+  chunk_M, context_M = parts.chunk_M, parts.context_M
+  reach_MHL, decay_MHLS = _decays(c, inside, parts)
+  seen_MHKS = jnp.swapaxes(c.k_BNHCK[context_M], -1, -2)
+
+  def across(x_NHCK: jax.Array) -> jax.Array:
+    """Returns what a part's tokens read of the memory, [M, H, C, R]."""
+    x_MHCK = x_NHCK[chunk_M]
+    score_MHCS = decay_MHLS[..., :-1, :] * exact(x_MHCK, seen_MHKS)
+    before_MHCK = reach_MHL[..., :-1, None] * x_MHCK
+    return jnp.concatenate([before_MHCK, score_MHCS], axis=-1)
+
+  num_keys = seen_MHKS.shape[2]
+  entry_MHKR = jnp.concatenate(
+    [
+      reach_MHL[..., -1:, None] * jnp.eye(num_keys),
+      decay_MHLS[..., -1:, :] * seen_MHKS,
+    ],
+    axis=-1,
   )
-  q_MHCK, k_MHCK, _, _, beta_MHC = own
-  _, k_MHSK, _, g_MHS, _ = other
+  corrected_MHCR = -inside.inverse_BNHCS[chunk_M] @ across(c.k_BNHCK)
+  memory_NHRV = _carry(
+    jnp.concatenate([entry_MHKR, corrected_MHCR], axis=-2),
+    chunk_M,
+    context_M,
+    jnp.pad(
+      inside.inverse_BNHCS @ c.v_BNHCV, ((0, 0), (0, 0), (num_keys, 0), (0, 0))
+    ),
+  )
+  out_NHCV = inside.mixed_BNHCS @ memory_NHRV[..., num_keys:, :]
+  return out_NHCV.at[chunk_M].add(across(c.q_BNHCK) @ memory_NHRV[context_M])
+
+
+def _decays(
+  c: Chunks, inside: Inside, parts: _Parts
+) -> tuple[jax.Array, jax.Array]:
+  """Returns w of parts, [M, H, L], and their D to the context, [M, H, L, S].
+
+  The decay to where a chunk's path enters it is without that token's own.
+  """
   sees_MLS = parts.is_its_ML[..., None] & (
-    parts.target_ML[..., None] < c.end_BNC[parts.context_M][:, None]
+    parts.place_ML[..., None] < c.end_BNC[parts.context_M][:, None]
   )
-  passed_MHLS = sees_MLS[:, None] * g_MHS[:, :, None]
   age_MHL = jnp.pad(inside.age_BNHC[parts.chunk_M], ((0, 0), (0, 0), (0, 1)))
-  reach_MHL = parts.is_its_ML[:, None] * jnp.exp(
-    age_MHL + jnp.sum(passed_MHLS, axis=-1)
-  )
+  passed_MHLS = sees_MLS[:, None] * c.g_BNHC[parts.context_M][:, :, None]
   after_SS = jnp.tril(jnp.ones(sees_MLS.shape[-1:] * 2), -1)
-  decay_MHLS = sees_MLS[:, None] * jnp.exp(
-    age_MHL[..., None] + exact(passed_MHLS, after_SS)
+  log_MHLS = age_MHL[..., None] + exact(passed_MHLS, after_SS)
+  log_MHL = age_MHL + jnp.sum(passed_MHLS, axis=-1)
+  return (
+    parts.is_its_ML[:, None] * jnp.exp(log_MHL),
+    sees_MLS[:, None] * jnp.exp(log_MHLS),
   )
-  reach_MHC1, decay_MHCS = reach_MHL[..., :-1, None], decay_MHLS[..., :-1, :]
-  inverse_MHCC = inside.inverse_BNHCS[parts.chunk_M] * beta_MHC[..., None, :]
-  across_MHKS = jnp.swapaxes(k_MHSK, -1, -2)
-  links = _Links(
-    kept_MH=reach_MHL[..., -1],
-    added_MHKS=across_MHKS * decay_MHLS[..., -1:, :],
-    asked_MHCK=inverse_MHCC @ (reach_MHC1 * k_MHCK),
-    corrected_MHCS=inverse_MHCC @ (decay_MHCS * exact(k_MHCK, across_MHKS)),
-  )
-  given_NHCV = inside.inverse_BNHCS @ (c.beta_BNHC[..., None] * c.v_BNHCV)
-  before, u = _carry(links, parts.chunk_M, parts.context_M, given_NHCV)
-  score_NHCS = c.q_BNHCK @ jnp.swapaxes(c.k_BNHCK, -1, -2)
-  out_NHCV = (score_NHCS * inside.decay_BNHCS) @ u
-  out_MHCV = (reach_MHC1 * q_MHCK) @ before[parts.context_M]
-  out_MHCV += (decay_MHCS * (q_MHCK @ across_MHKS)) @ u[parts.context_M]
-  return out_NHCV.at[parts.chunk_M].add(out_MHCV)
 
 
 def _parts(end_NC: jax.Array, place_NC: jax.Array) -> _Parts:
   """Lists the parts of a row."""
-  num_chunks, chunk = end_NC.shape
+  num_chunks = len(end_NC)
   most = max(2 * num_chunks - 3, 0)
   number_N = jnp.arange(num_chunks)
   is_open_NCN = (number_N < number_N[:, None, None]) & (
     place_NC[..., None] < jnp.max(end_NC, axis=1)
   )
   context_NC = jnp.max(jnp.where(is_open_NCN, number_N, -1), axis=2)
-  begins_NC = (context_NC >= 0) & (
-    context_NC
-    != jnp.pad(context_NC[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-  )
+  before_NC = jnp.pad(context_NC[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+  begins_NC = (context_NC >= 0) & (context_NC != before_NC)
   part_NC = jnp.cumsum(begins_NC).reshape(begins_NC.shape) - 1
   part_NC = jnp.where(context_NC >= 0, part_NC, -1)
   chunk_M, at_M = jnp.nonzero(begins_NC, size=most, fill_value=0)
-  # The first token of the path that is open at a chunk's end.
-  first_N = jnp.argmax(end_NC > place_NC[:, -1:] + 1, axis=1)[:, None]
+  # The first token of a chunk that its last one comes after, or is.
+  first_N = jnp.argmax(place_NC[:, -1:] < end_NC, axis=1)[:, None]
   place_NL, part_NL = (
     jnp.concatenate([x, jnp.take_along_axis(x, first_N, axis=1)], axis=1)
     for x in (place_NC, part_NC)
@@ -129,54 +126,43 @@ def _parts(end_NC: jax.Array, place_NC: jax.Array) -> _Parts:
 
 @jax.custom_vjp
 def _carry(
-  links: _Links, chunk_M: jax.Array, context_M: jax.Array, given_NHCV: jax.Array
-) -> _Memory:
-  """Returns the memory of all chunks, [N, H, ...]; u is `given` if alone.
+  link_MHRR: jax.Array,
+  chunk_M: jax.Array,
+  context_M: jax.Array,
+  alone_NHRV: jax.Array,
+) -> jax.Array:
+  """Adds to the memory of chunks what parts link to their context's.
 
   The derivative of a scan that changes an array in place would copy that array
   in each step; here slopes are added in place, too.
   """
 
-  def step(memory: _Memory, part):
-    link, chunk, context = part
-    added = link(jax.tree.map(lambda x: x[context], memory))
-    return jax.tree.map(lambda x, y: x.at[chunk].add(y), memory, added), None
+  def step(memory_NHRV: jax.Array, part):
+    link_HRR, chunk, context = part
+    added_HRV = link_HRR @ memory_NHRV[context]
+    return memory_NHRV.at[chunk].add(added_HRV), None
 
-  num_chunks, *_, values = given_NHCV.shape
-  heads_and_keys = links.added_MHKS.shape[1:3]
-  before = jnp.zeros((num_chunks, *heads_and_keys, values))
-  before = sharding.varying_like(before, given_NHCV)
-  memory, _ = jax.lax.scan(
-    step, (before, given_NHCV), (links, chunk_M, context_M)
+  return jax.lax.scan(step, alone_NHRV, (link_MHRR, chunk_M, context_M))[0]
+
+
+def _carry_forward(link_MHRR, chunk_M, context_M, alone_NHRV):
+  memory_NHRV = _carry(link_MHRR, chunk_M, context_M, alone_NHRV)
+  return memory_NHRV, (link_MHRR, chunk_M, context_M, memory_NHRV)
+
+
+def _carry_backward(kept, slope_NHRV):
+  link_MHRR, chunk_M, context_M, memory_NHRV = kept
+
+  def step(slope_NHRV: jax.Array, part):
+    link_HRR, chunk, context = part
+    slope_HRV = jnp.swapaxes(link_HRR, -1, -2) @ slope_NHRV[chunk]
+    return slope_NHRV.at[context].add(slope_HRV), None
+
+  slope_NHRV, _ = jax.lax.scan(
+    step, slope_NHRV, (link_MHRR, chunk_M, context_M), reverse=True
   )
-  return memory
-
-
-def _carry_forward(links, chunk_M, context_M, given_NHCV):
-  memory = _carry(links, chunk_M, context_M, given_NHCV)
-  return memory, (links, chunk_M, context_M, memory)
-
-
-def _carry_backward(kept, slopes: _Memory):
-  links, chunk_M, context_M, memory = kept
-
-  def step(slopes: _Memory, part):
-    link, chunk, context = part
-    _, pull = jax.vjp(
-      lambda link, memory: link(memory),
-      link,
-      jax.tree.map(lambda x: x[context], memory),
-    )
-    link_slope, added = pull(jax.tree.map(lambda x: x[chunk], slopes))
-    return (
-      jax.tree.map(lambda x, y: x.at[context].add(y), slopes, added),
-      link_slope,
-    )
-
-  slopes, link_slopes = jax.lax.scan(
-    step, slopes, (links, chunk_M, context_M), reverse=True
-  )
-  return link_slopes, None, None, slopes[1]
+  across_MHVR = jnp.swapaxes(memory_NHRV[context_M], -1, -2)
+  return slope_NHRV[chunk_M] @ across_MHVR, None, None, slope_NHRV
 
 
 _carry.defvjp(_carry_forward, _carry_backward)

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 from agentrl_jax.model.recurrent import delta_rule
 from agentrl_jax.model.recurrent.ancestry import ancestry
 from tests.model.recurrent import paths
-from tests.model.recurrent.paths import LENGTH, PADDING, ROWS
+from tests.model.recurrent.paths import CHUNK, LENGTH, PADDING, ROWS
 
 HEADS, KEYS, VALUES = 2, 6, 5
 STATES = ROWS, HEADS, KEYS, VALUES
@@ -53,7 +53,7 @@ def _off_padding(is_real_BT, out):
 
 def _chunked(marks, *tokens):
   rows = ancestry(*marks)
-  out = delta_rule.chunked(*tokens, rows, chunk=8)
+  out = delta_rule.chunked(*tokens, rows, chunk=CHUNK)
   return [_off_padding(rows.is_real_BT, out)]
 
 

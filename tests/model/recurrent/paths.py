@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.model.attention.trees import random_ends
 
-ROWS, LENGTH, PADDING = 2, 45, 4
+ROWS, LENGTH, PADDING, CHUNK = 2, 47, 2, 8
 MOST_PATHS = ROWS * LENGTH
 
 
@@ -26,7 +26,7 @@ def draw(seed: int, *, is_tree: bool) -> Paths:
   if is_tree:
     share = {"padding": PADDING, "branching": 0.1 + 0.2 * (seed % 3)}
     marks = end_BT = np.stack(
-      [random_ends(rng, LENGTH, **share) for _ in range(ROWS)]
+      [random_ends(rng, LENGTH, **share), _many_contexts()]
     )
   else:
     marks = np.cumsum(rng.random((ROWS, LENGTH)) < 0.1, axis=1) + 1
@@ -43,6 +43,18 @@ def draw(seed: int, *, is_tree: bool) -> Paths:
     where_BT[b, path] = LENGTH * p + np.arange(len(path))
     row_P[p], token_PT[p, : len(path)], length_P[p] = b, path, len(path)
   return Paths(marks, row_P, token_PT, length_P, where_BT)
+
+
+def _many_contexts() -> np.ndarray:
+  """A path, and a branch of one token from each of its chunks, last to first.
+
+  No tree has more parts with as many chunks.
+  """
+  end = np.arange(1, LENGTH + 1)
+  for leaf, fork in enumerate(range(5 * CHUNK, 0, -CHUNK), 5 * CHUNK):
+    end[:fork] = leaf + 1 + np.zeros(fork, int)
+  end[LENGTH - PADDING :] = 0
+  return end
 
 
 def marks(rows: Paths, *, is_tree: bool) -> tuple[np.ndarray | None, ...]:
