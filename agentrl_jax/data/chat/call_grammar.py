@@ -112,6 +112,7 @@ class CallForm:
   also: tuple[tuple[str, str], ...] = ()
   is_alone: bool = False  # an answer has one call at most
   names_replies: bool = False  # a reply is shown with the name of its call
+  no_grammar: str = ""  # why no grammar can hold calls to this form
 
 
 class CallGrammar:
@@ -148,8 +149,9 @@ class CallGrammar:
     keep to a schema, any JSON may stand; of the tools that `strict` names,
     `ConfigError` has the reason instead.
     """
-    if tools and self._form.none_because:
-      raise ConfigError(self._form.none_because)
+    reason = self._form.none_because or self._form.no_grammar
+    if tools and reason:
+      raise ConfigError(reason)
     ids = self._tokenizer.id_of
     if absent := [text for text in self._form.markers if text not in ids]:
       raise ConfigError(

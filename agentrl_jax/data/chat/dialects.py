@@ -258,6 +258,87 @@ class Harmony:
     return ToolCall(name, arguments, str(number))
 
 
+class Gemma4:
+  """Gemma 4: `<|tool_call>call:look{at:<|"|>x<|"|>,of:[1,true]}<tool_call|>`.
+
+  A tool's reply begins with the marker at which calls stop. Thoughts are on a
+  channel, and between `<think>` tags in a `Message`.
+  """
+
+  _TAG, _END = "<|tool_call>", "<tool_call|>"
+  _THOUGHT = re.compile(
+    r"<\|channel>thought\n?(.*?)\n?(?:<channel\|>|\Z)", re.DOTALL
+  )
+  _CALL = re.compile(r"call:([^\s{}]+)(\{.*\})", re.DOTALL)
+  # What JSON writes otherwise: texts, keys, and a word of older templates.
+  _OTHERWISE = re.compile(
+    r'<\|"\|>(.*?)<\|"\|>|([^:{}\[\],"]+):|None|"', re.DOTALL
+  )
+  form = CallForm(
+    head="call:",
+    middle="",
+    tail=_END,
+    tag=_TAG,
+    name=r"[^\s{}]+",
+    stop="<|tool_response>",
+    names_replies=True,
+    no_grammar="calls of Gemma 4 have arguments in a form of its own, which no "
+    "grammar here can hold: set --config.sampling.calls=free",
+  )
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    body = _with_objects(message)
+    for call in body.get("tool_calls", ()):
+      arguments = call["function"]["arguments"]
+      if not isinstance(arguments, dict):
+        raise MessageFault(
+          f"the arguments {arguments!r:.200} of a call cannot be written in "
+          "this model's form, where they are an object"
+        )
+    thought, text = codec.split_thoughts(message.content)
+    if message.role == "assistant" and thought:
+      body["content"] = text.lstrip("\n")
+      body["reasoning"] = re.sub(f"{THINK}|{THINK_END}", "", thought).strip()
+    return [body]
+
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del ended_by, tools
+    before, end, _ = text.partition("<channel|>")
+    if end and "<|channel>" not in before:  # the generation prompt began it
+      text = f"<|channel>thought\n{text}"
+    thoughts = self._THOUGHT.findall(text)
+    said, *parts = self._THOUGHT.sub("", text).split(self._TAG)
+    calls: list[ToolCall] = []
+    for part in parts:
+      call, _, after = part.partition(self._END)
+      calls.append(self._call(call, str(len(calls))))
+      said += after
+    content = "".join(f"{THINK}{thought}{THINK_END}" for thought in thoughts)
+    return Message("assistant", content + said, tuple(calls))
+
+  def _call(self, text: str, id: str) -> ToolCall:
+    match = self._CALL.fullmatch(text)
+    try:
+      arguments = self._OTHERWISE.sub(_as_json, match[2] if match else "")
+      codec.require_json(arguments)
+    except (ValueError, RecursionError):
+      return ToolCall("", text.strip(), id)
+    return ToolCall(match[1] if match else "", arguments, id)
+
+
+def _as_json(match: re.Match[str]) -> str:
+  """Writes what Gemma 4 writes otherwise, see there, as JSON does."""
+  if match[0] == '"':
+    raise ValueError("a text stands between quotes of JSON")
+  if match[0] == "None":
+    return "null"
+  if match[2] is None:
+    return json.dumps(match[1], ensure_ascii=False)
+  return f"{json.dumps(match[2], ensure_ascii=False)}: "
+
+
 class Plain:
   """Texts alone, of a template that shows no tools or calls of unknown form."""
 
@@ -284,6 +365,7 @@ def dialects_of(source: str) -> tuple[Dialect, ...]:
     GLM_45: "<arg_key>" in source,
     QWEN_CODER: "<function=" in source,
     Harmony(): "<|channel|>" in source and "functions." in source,
+    Gemma4(): "<|tool_call>call:" in source,
   }
   return (*(d for d, fits in hints.items() if fits), Llama(), Hermes())
 

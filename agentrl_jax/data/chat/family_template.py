@@ -128,6 +128,9 @@ class FamilyTemplate:
     messages = self._placed(messages)
     if self._dialect.form.names_replies and _has_reply(messages):
       text = self._after_calls(messages, calls)
+      if not self._dialect.form.is_alone:  # then it begins a reply
+        stop = self._dialect.form.stop
+        return text if ended_by == stop else stop + text
       return text if ended_by else f"{self._past_end}{text}"
     after = self._after_answer([_ASKED, _ANSWERED, *messages], prompt=True)
     if ended_by is None:
@@ -233,6 +236,12 @@ class FamilyTemplate:
     self, messages: Sequence[Message], calls: Sequence[ToolCall]
   ) -> str:
     """Returns the rendering after an answer's calls, which replies name."""
+    if not self._dialect.form.is_alone:
+      every = [dataclasses.replace(call, arguments="{}") for call in calls]
+      called = [_ASKED, Message("assistant", "", tuple(every))]
+      before = self._render(called, prompt=False)
+      after = self._render([*called, *messages], prompt=True)
+      return after.removeprefix(before)
     names = {call.id: call.name for call in calls}
     last = calls[-1].name if calls else ""
     pieces = []
@@ -299,8 +308,8 @@ class FamilyTemplate:
     return (
       f"the model's chat template writes a call as {written!r:.300}, which is "
       f"read here as {calls or 'text'}: calls of this form are not known. "
-      f"Known are those of Qwen2.5 to Qwen3.5, Llama-3.1, GLM-4, GLM-4.5 and "
-      f"gpt-oss. "
+      f"Known are those of Qwen2.5 to Qwen3.5, Llama-3.1, GLM-4, GLM-4.5, "
+      f"gpt-oss and Gemma 4. "
       f"{INSTEAD}"
     )
 

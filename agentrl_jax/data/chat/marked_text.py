@@ -55,7 +55,10 @@ class Markers:
     self.texts = tuple(sorted(texts, key=len, reverse=True))
     any_of = "|".join(map(re.escape, self.texts)) or r"(?!)"
     self._split = re.compile(f"({any_of})")
-    self._begins = re.compile(f"(?={any_of})(.)", re.DOTALL)
+    # Of JSON, in whose strings a quote has a backslash before it.
+    escaped = {json.dumps(t, ensure_ascii=False)[1:-1] for t in self.texts}
+    begins = "|".join([any_of, *map(re.escape, sorted(escaped))])
+    self._begins = re.compile(f"(?={begins})(.)", re.DOTALL)
 
   def shield(self, text: str, *, but: Sequence[str] = ()) -> str:
     """Inserts a note into every marker in `text`, except those in `but`."""

@@ -126,6 +126,26 @@ HARMONY = Family(
   stops=("<|return|>", "<|endoftext|>", "<|call|>"),
   calls_per_answer=1,
 )
+GEMMA4 = Family(
+  special=(
+    "<eos>",
+    "<bos>",
+    "<|turn>",
+    "<turn|>",
+    "<|tool>",
+    "<tool|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    "<|channel>",
+    "<channel|>",
+    '<|"|>',
+  ),
+  bos="<bos>",
+  eos="<turn|>",
+  stops=("<eos>", "<turn|>", "<|tool_response>"),
+)
 TINYLLAMA = Family(special=("<s>", "</s>"), eos="</s>", stops=("</s>",))
 MISTRAL = dataclasses.replace(
   TINYLLAMA, special=("<s>", "</s>", "[INST]", "[/INST]")
@@ -149,6 +169,7 @@ SMALL = {
   "qwen_coder": QWEN,
   "glm45": GLM45,
   "gptoss": HARMONY,
+  "gemma4": GEMMA4,
 }
 REAL = {
   "qwen2_5": QWEN,
@@ -161,6 +182,7 @@ REAL = {
   "llama3_2": LLAMA,
   "glm4_0414": GLM,
   "gptoss": HARMONY,
+  "gemma4_v5": GEMMA4,
 }
 
 
