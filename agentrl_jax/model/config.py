@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
@@ -13,9 +14,15 @@ STRETCHES: Mapping[str, tuple[str, ...]] = {
   "linear": ("rope_factor",),
   "llama3": ("rope_factor", *_BANDS),
   "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
+  "proportional": ("rope_factor",),
 }
 # Keys of params whose leaves are stacked: layers of one shape each.
-STACKS = DENSE, DELTA, OTHERS = "dense_layers", "delta_layers", "layers"
+STACKS = DENSE, DELTA, LOCAL, OTHERS = (
+  "dense_layers",
+  "delta_layers",
+  "local_layers",
+  "layers",
+)
 # Fields of routers by sigmoids, and of all mixtures.
 _OF_SIGMOID = ("expert_groups", "groups_per_token", "expert_scale")
 _OF_EXPERTS = (
@@ -36,6 +43,15 @@ _OF_DELTA = (
   "delta_taps",
 )
 
+# Of layers of one kind.
+_WITHOUT_KINDS = {
+  "window": 0,
+  "window_period": 0,
+  "local_rope_theta": 0.0,
+  "global_head_dim": 0,
+  "global_kv_heads": 0,
+}
+
 ACTIVATIONS = ("silu", "gelu_tanh")
 
 
@@ -47,6 +63,8 @@ class ModelConfig:
   (linear), or those beyond `rope_original_context / rope_low_frequency`, while
   those below `rope_original_context / rope_high_frequency` are kept. Between
   them llama3 blends by frequency, and yarn (arXiv:2309.00071) by channel.
+  With proportional (Gemma 4) the later pairs of a head's channels do not turn,
+  and `partial_rotary_factor` is the share of those that do.
 
   Local layers attend to the last `window` tokens. Those are all layers, or all
   but every `window_period`-th one.
@@ -76,6 +94,12 @@ class ModelConfig:
   window: int = 0  # tokens; 0: every layer attends to all
   window_period: int = 0  # 0: every layer is local
   local_rope_theta: float = 0.0  # of local layers, not stretched; 0: as others
+  # Gemma 4: of layers that are not local, where they have another shape.
+  global_head_dim: int = 0
+  global_kv_heads: int = 0  # 0: as many as local ones
+  # Gemma 4: values are what the keys' matrix makes, of those layers.
+  keys_as_values: bool = False
+  value_norm: bool = False  # Gemma 4: without a scale
   query_pre_attn_scalar: int = 0  # its root divides scores; 0: head_dim's
   sinks: bool = False  # a score per head without a value; gpt-oss
   norm_epsilon: float = 1e-6
@@ -98,6 +122,8 @@ class ModelConfig:
   pre_norm: bool = True  # not in OLMo 2: branches are normed at their start
   # GLM-4, OLMo 2: branches are normed before they are added.
   sandwich_norm: bool = False
+  layer_scale: bool = False  # Gemma 4: a fixed factor of each layer's output
+  logit_cap: float = 0.0  # logits are cap tanh(logits / cap); 0: as they are
   activation: str = "silu"  # of the MLP's gate, or a key of ACTIVATIONS
   num_experts: int = 0  # of each layer; 0: one MLP for all tokens
   experts_per_token: int = 0
@@ -151,6 +177,7 @@ class ModelConfig:
         f"{', '.join(ACTIVATIONS)}"
       )
     self._check_window()
+    self._check_global()
     self._check_rotary()
     self._check_delta()
 
@@ -190,6 +217,10 @@ class ModelConfig:
   @property
   def layer_stacks(self) -> tuple[str, ...]:
     """Names the stack of each layer, first to last; see `STACKS`."""
+    if self.global_head_dim:
+      return tuple(
+        LOCAL if is_local else OTHERS for is_local in self.local_layers
+      )
     first = (DENSE,) * self.dense_layers
     period = self.delta_period or self.num_layers + 1
     return first + tuple(
@@ -230,12 +261,14 @@ class ModelConfig:
     for number, stack in enumerate(self.layer_stacks):
       numbers.setdefault(stack, []).append(number)
     return {
-      stack: (self._of_stack(stack), numbers[stack])
+      stack: (self._of_stack(stack), tuple(numbers[stack]))
       for stack in STACKS
       if stack in numbers
     }
 
   def _of_stack(self, stack: str) -> "ModelConfig":
+    if self.global_head_dim:
+      return self.local_layer if stack == LOCAL else self.global_layer
     if stack == DELTA:
       return dataclasses.replace(self, delta_period=0)
     return self.dense_layer if stack == DENSE else self
@@ -250,6 +283,34 @@ class ModelConfig:
   def is_delta(self) -> bool:
     """True for the architecture of a layer that does not attend."""
     return self.delta_heads > 0 and not self.delta_period
+
+  @property
+  def local_layer(self) -> "ModelConfig":
+    """The architecture of local layers alone, where others have another."""
+    return dataclasses.replace(
+      self,
+      rope_theta=self.local_rope_theta or self.rope_theta,
+      rope_type="default",
+      rope_factor=1.0,
+      partial_rotary_factor=1.0,
+      keys_as_values=False,
+      **_WITHOUT_KINDS,
+    )
+
+  @property
+  def global_layer(self) -> "ModelConfig":
+    """The architecture of the layers beside these."""
+    return dataclasses.replace(
+      self,
+      head_dim=self.global_head_dim,
+      num_kv_heads=self.global_kv_heads or self.num_kv_heads,
+      **_WITHOUT_KINDS,
+    )
+
+  @property
+  def shared_kv_heads(self) -> int:
+    """The largest number that divides the key/value heads of every layer."""
+    return math.gcd(*(c.num_kv_heads for c, _ in self.stacks.values()))
 
   @property
   def num_mixtures(self) -> int:
@@ -283,6 +344,8 @@ class ModelConfig:
   @property
   def rotary_channels(self) -> int:
     """Number of channels of a head that are rotated, the first ones."""
+    if self.rope_type == "proportional":
+      return self.head_dim  # of which some turn by nothing
     return int(self.head_dim * self.partial_rotary_factor)
 
   def _check_window(self) -> None:
@@ -342,6 +405,31 @@ class ModelConfig:
         f"model.dense_layers={self.dense_layers} and model.window="
         f"{self.window} go without model.delta_heads={self.delta_heads}: set "
         "them to 0"
+      )
+
+  def _check_global(self) -> None:
+    """Checks the layers that are not local, and what else is Gemma 4's."""
+    heads = self.global_kv_heads
+    if not self.global_head_dim:
+      self._refuse_idle(("global_kv_heads",), "model.global_head_dim=0")
+    elif min(self.global_head_dim, heads) < 0 or (
+      self.global_head_dim % 2 or self.num_heads % (heads or 1)
+    ):
+      raise ConfigError(
+        f"model.global_head_dim={self.global_head_dim} must be even, and "
+        f"model.global_kv_heads={heads} must be 0 or divide "
+        f"model.num_heads={self.num_heads}"
+      )
+    elif self.dense_layers or self.local_layers[-1]:
+      raise ConfigError(
+        f"model.global_head_dim={self.global_head_dim} needs a last layer that "
+        f"sees all tokens, and model.dense_layers={self.dense_layers} to be 0: "
+        f"model.num_layers={self.num_layers} must be a multiple of "
+        f"model.window_period={self.window_period}"
+      )
+    if self.logit_cap < 0:
+      raise ConfigError(
+        f"model.logit_cap={self.logit_cap} must be 0, for no cap, or above 0"
       )
 
   def _check_rotary(self) -> None:

@@ -23,16 +23,23 @@ from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.layers.delta import DeltaMixer
-from agentrl_jax.model.layers.projection import Projection, RMSNorm
+from agentrl_jax.model.layers.projection import Projection, RMSNorm, normed
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Path
 
 Array = jax.Array
 
+# Params that are not trained: no gradient reaches them.
+FIXED = ("layer_scale",)
 
 ACTIVATE = {
   "silu": jax.nn.silu,
   "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
 }
+
+
+def capped(logits: Array, cap: float) -> Array:
+  """Keeps logits within a cap, cap tanh(logits / cap); 0 is none."""
+  return cap * jnp.tanh(logits / cap) if cap else logits
 
 
 class Attention(nnx.Module):
@@ -48,7 +55,8 @@ class Attention(nnx.Module):
       (c.width,), (*q_shape[:2], channels), bias=bias, rngs=rngs
     )
     self.k = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
-    self.v = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
+    if not c.keys_as_values:
+      self.v = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
     self.o = Projection(
       q_shape,
       (c.width,),
@@ -71,11 +79,15 @@ class Attention(nnx.Module):
     """Returns queries and keys, normed and rotated, and values.
 
     `is_local` layers may rotate by frequencies of their own. Gates follow the
-    queries' channels, where there are any.
+    queries' channels, where there are any. Values that keys stand for have
+    another norm, and no rotation: a cache has to hold both.
     """
     c = self.config
-    q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
+    q, k = self.q(x_BTD), self.k(x_BTD)
     q, gate = q[..., : c.head_dim], q[..., c.head_dim :]
+    v = k if c.keys_as_values else self.v(x_BTD)
+    if c.value_norm:
+      v = normed(v, c.norm_epsilon).astype(v.dtype)
     if c.joint_qk_norm:
       q = self.q_norm(q.reshape(*q.shape[:2], -1)).reshape(q.shape)
       k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
@@ -145,6 +157,8 @@ class Layer(nnx.Module):
     if c.sandwich_norm:
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
     self.sandwich = c.sandwich_norm
+    if c.layer_scale:
+      self.layer_scale = nnx.Param(jnp.ones(1))
 
   def add_adapters(self, config: LoraConfig, kernels: Iterable[Path]) -> None:
     """Adds adapters to the kernels at these paths."""
@@ -241,7 +255,12 @@ class Layer(nnx.Module):
     branch_BTD = functools.reduce(jnp.add, branches)
     if self.sandwich:
       branch_BTD = self.after_mlp_norm(branch_BTD)
-    return x_BTD + branch_BTD
+    x_BTD = x_BTD + branch_BTD
+    if hasattr(self, "layer_scale"):
+      # It is no parameter of the published models, and stays as it is.
+      scale = jax.lax.stop_gradient(self.layer_scale[...])
+      x_BTD = x_BTD * scale.astype(x_BTD.dtype)
+    return x_BTD
 
 
 class Stem(nnx.Module):
@@ -268,10 +287,12 @@ class Stem(nnx.Module):
     """Logits [..., V] in float32."""
     if self.config.tied_embedding:
       output_VD = self.embedding[...].astype(hidden.dtype)
-      return jnp.einsum(
+      logits = jnp.einsum(
         "...d,vd->...v", hidden, output_VD, preferred_element_type=jnp.float32
       )
-    return self.head(hidden).astype(jnp.float32)
+    else:
+      logits = self.head(hidden).astype(jnp.float32)
+    return capped(logits, self.config.logit_cap)
 
   def value(self, hidden: Array) -> Array:
     """Computes the critic's estimate of the return [...] in float32."""
@@ -327,7 +348,8 @@ def _copying(
   layers: dict[str, Any], gain: float, *, is_first: bool
 ) -> dict[str, Any]:
   attention = layers["attention"]
-  v_LDKH, o_LKGHD = attention["v"]["kernel"], attention["o"]["kernel"]
+  values = attention.get("v", attention["k"])
+  v_LDKH, o_LKGHD = values["kernel"], attention["o"]["kernel"]
   transposed_LK1HD = jnp.moveaxis(v_LDKH, 1, 3)[:, :, None]
   copying_LKGHD = jnp.broadcast_to(
     gain / o_LKGHD.shape[2] * transposed_LK1HD, o_LKGHD.shape

@@ -74,13 +74,14 @@ class LoraConfig(Section, section="lora"):
 
     In a model with experts gate, up and down are theirs. Dense layers and
     shared experts stay as they are: PEFT adapts experts alone under these
-    names. Layers that do not attend have adapters in their MLPs alone.
+    names. Layers that do not attend have adapters in their MLPs alone, and
+    values that keys stand for have the keys' adapters.
     """
     c, _ = model.stacks[stack]
     paths: dict[str, Path] = {}
     for name in sorted(self.targets, key=TARGETS.index):
       if name in IN_ATTENTION:
-        if not c.is_delta:
+        if not c.is_delta and not (name == "v" and c.keys_as_values):
           paths[name] = ("attention", name, "kernel")
       elif c.num_experts:
         paths[name] = ("experts", name)

@@ -112,6 +112,7 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "decay_bias": ("kv_heads", "heads"),
   "shared_gate/kernel": ("width", None),
   "scale": (None,),
+  "layer_scale": (None,),
   "critic/kernel": ("width", None),
   "critic/bias": (None,),
 }

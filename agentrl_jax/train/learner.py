@@ -24,6 +24,7 @@ from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import experts, sharding
 from agentrl_jax.model.compiler_options import check_known
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.decoder import FIXED
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.metrics import (
@@ -404,6 +405,17 @@ def make_optimizer(
   return optax.chain(
     optax.clip_by_global_norm(config.clip_norm),
     optax.adamw(
-      schedule, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay
+      schedule,
+      b1=config.b1,
+      b2=config.b2,
+      weight_decay=config.weight_decay,
+      mask=_is_trained if config.weight_decay else None,
     ),
+  )
+
+
+def _is_trained(params: Params) -> Params:
+  """Says of each param if it is none of those that have no gradient."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: path[-1].key not in FIXED, params
   )

@@ -18,6 +18,7 @@ from agentrl_jax.losses import AllowedTokens, fused_token_logprob, reverse_kl
 from agentrl_jax.losses.logprobs.allowed_tokens import BITS
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import platform_of
+from agentrl_jax.model.decoder import capped
 from agentrl_jax.model.policy import Params, Policy
 
 _Pair = tuple[jax.Array, jax.Array]
@@ -55,6 +56,7 @@ def token_logprobs(
     temperature=temperature,
     chunk_size=chunk_size or chunk_of(policy, *hidden_BTD.shape[:2]),
     entropy_gradient=entropy_gradient,
+    logit_cap=policy.config.logit_cap,
   )
   if sharding.is_split(policy.mesh):
     fused = _on_devices(fused, policy.mesh)
@@ -232,9 +234,10 @@ def reference_divergence(
   """Returns `losses.reverse_kl` of each token in nats, [B, T], 0 off the mask.
 
   `reference` has the hidden states of the reference, [B, T, E], and its output
-  matrix, [E, V]. Where the vocabularies are padded to different sizes, entries
-  that both have are compared. The logits of `chunk_size` tokens of each row are
-  in memory at once, and are computed again for the gradient.
+  matrix, [E, V]; its logits have the policy's cap. Where the vocabularies are
+  padded to different sizes, entries that both have are compared. The logits of
+  `chunk_size` tokens of each row are in memory at once, and are computed again
+  for the gradient.
   """
   tree, mesh = batch.tree, policy.mesh
   output_DV = policy.output_matrix(params).astype(hidden_BTD.dtype)
@@ -247,15 +250,15 @@ def reference_divergence(
     mask_BT, row_BT = tree.mask, tree.allowed
   num_entries = min(output_DV.shape[1], other_EV.shape[1])
   mask_MX, vocab_size = batch.mask_MX, output_DV.shape[1]
+  cap = policy.config.logit_cap
 
   def divergence(hidden_BCD, other_BCE, mask_BC, row_BC) -> jax.Array:
-    logits_BCV = hidden_BCD @ output_DV
+    logits_BCV = capped(hidden_BCD @ output_DV, cap)
     if row_BC is not None and mask_MX is not None:
       allowed_BCV = AllowedTokens(row_BC, mask_MX).entries(vocab_size)
       logits_BCV = jnp.where(allowed_BCV, logits_BCV, -jnp.inf)
-    others_BCV = (other_BCE @ other_EV.astype(other_BCE.dtype))[
-      ..., :num_entries
-    ]
+    others_BCV = capped(other_BCE @ other_EV.astype(other_BCE.dtype), cap)
+    others_BCV = others_BCV[..., :num_entries]
     logits_BCV = logits_BCV[..., :num_entries]
     # The reference, too, is of the distribution that was sampled from.
     others_BCV = jnp.where(jnp.isneginf(logits_BCV), -jnp.inf, others_BCV)

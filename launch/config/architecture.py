@@ -51,6 +51,11 @@ _SHAPES = (
   "o_bias",
   "pre_norm",
   "sandwich_norm",
+  "global_head_dim",
+  "global_kv_heads",
+  "keys_as_values",
+  "value_norm",
+  "layer_scale",
 )
 
 

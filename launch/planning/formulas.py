@@ -283,7 +283,7 @@ def _divides(settings: Settings, mesh: Mapping[str, int]) -> bool:
   return not (
     any(
       n % mesh["tensor"]
-      for n in (c.num_kv_heads, c.vocab_size, *c.mlp_parts.values())
+      for n in (c.shared_kv_heads, c.vocab_size, *c.mlp_parts.values())
     )
     or c.num_experts % (mesh["tensor"] * mesh["expert"])
     or (mesh["expert"] > 1 and not c.num_experts)

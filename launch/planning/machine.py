@@ -129,7 +129,8 @@ def plan_machine(
   c = dataclasses.replace(c, experts_per_token=c.num_experts)
   settings = dataclasses.replace(settings, model=c)
   mesh = sharding.make_mesh({}, jax.devices()[:1])
-  kernel, _ = choose(settings.compute, machine.platform, c.head_dim)
+  widest = max(c.head_dim, c.global_head_dim)
+  kernel, _ = choose(settings.compute, machine.platform, widest)
   load = learner_load(settings, attempts, kernel)
   frozen = bool(settings.lora)
   work = roofline.gradient(
@@ -167,11 +168,9 @@ def _decode_s(settings: Settings, flops: float, bandwidth: float) -> float:
   read = size * weights
   if engine.weights != "full":
     read = weights + (size - 1) * c.tied_embedding * roofline.head_weights(c)
-  tokens = roofline.mean_over_layers(
+  cached = roofline.cached(
     c, lambda window: min(engine.context / 2, window or engine.context)
   )
-  attending = c.num_layers - c.num_delta
-  cached = 2 * attending * c.num_kv_heads * c.head_dim * tokens
   # A state is float32, and written as well.
   state = c.num_delta * c.delta_heads * c.delta_key_dim * c.delta_value_dim
   cached += 2 * 4 / size * state

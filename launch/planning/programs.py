@@ -66,7 +66,8 @@ def learner_programs(
   learner = make_learner(settings, policy, steps=STEPS)
   batch = settings.batch
   micro_batch = abstract_batch(settings, mesh)
-  kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
+  widest = max(settings.model.head_dim, settings.model.global_head_dim)
+  kernel, _ = choose(settings.compute, "tpu", widest)
   load = learner_load(settings, attempts, kernel)
   chunk = min(settings.loss.token_chunk or TOKEN_CHUNK, batch.row_length)
   return [
@@ -371,10 +372,9 @@ def _unread(
   if kernel != "ragged":
     return 0.0
   num_slots, _, length, _ = cache[0][0].shape
-  read = roofline.mean_over_layers(
-    settings.model, lambda window: min(filled, window or filled)
-  )
-  share: float = answers * read / (num_slots * length)
+  of_tokens = functools.partial(roofline.cached, settings.model)
+  read = of_tokens(lambda window: min(filled, window or filled))
+  share: float = answers * read / of_tokens(lambda _: num_slots * length)
   return bytes_per_chip(cache) * (1 - share)
 
 

@@ -134,14 +134,24 @@ class Flops:
 
 def layers_weights(c: ModelConfig) -> int:
   """Number of all layers' weights that each token is multiplied by."""
-  queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-  routers = c.num_mixtures * (c.num_experts + c.shared_gate)
-  attending = 2 * (queries + keys) + queries * c.attention_gate
+  attending = 0
+  for of, numbers in c.stacks.values():
+    queries = of.num_heads * of.head_dim
+    keys = of.num_kv_heads * of.head_dim
+    each = (2 + of.attention_gate) * queries + (2 - of.keys_as_values) * keys
+    attending += len(numbers) * each * (not of.is_delta)
   # Of values those of the gate and of the output, too; and two rates.
   values = c.delta_heads * c.delta_value_dim
   remembering = c.delta_channels + 2 * (values + c.delta_heads)
-  mixers = (c.num_layers - c.num_delta) * attending + c.num_delta * remembering
+  routers = c.num_mixtures * (c.num_experts + c.shared_gate)
+  mixers = attending + c.num_delta * remembering
   return c.width * (mixers + routers + 3 * mlp_channels(c))
+
+
+def head_channels(c: ModelConfig) -> float:
+  """Mean channels of a layer's heads."""
+  stacks = c.stacks.values()
+  return sum(len(n) * of.head_dim for of, n in stacks) / c.num_layers
 
 
 def mlp_channels(c: ModelConfig) -> int:
@@ -180,7 +190,7 @@ def num_params(c: ModelConfig) -> int:
 
 def attention(c: ModelConfig, keys: float) -> float:
   """Operations of a token's scores over `keys`, and of mixing their values."""
-  return 4 * c.num_heads * c.head_dim * keys
+  return 4 * c.num_heads * head_channels(c) * keys
 
 
 def mixing(c: ModelConfig, keys: float, *, in_chunks: bool = True) -> float:
@@ -294,11 +304,27 @@ def keys_needed(length: int, window: int = 0) -> float:
 def mean_over_layers(
   c: ModelConfig, of_window: Callable[[int], float]
 ) -> float:
-  """Averages what depends on the window of a layer; 0 is none."""
+  """Averages what depends on the window of a layer; 0 is none.
+
+  Layers count by the channels of their heads.
+  """
   share = sum(c.local_layers) / c.num_layers
   if not share:
     return of_window(0)
+  if c.global_head_dim:
+    share *= c.head_dim / head_channels(c)
   return share * of_window(c.window) + (1 - share) * of_window(0)
+
+
+def cached(c: ModelConfig, of_window: Callable[[int], float]) -> float:
+  """Numbers that all layers cache for the tokens that `of_window` counts."""
+  stacks = c.stacks
+  of_layer = (stacks[stack][0] for stack in c.layer_stacks)
+  return sum(
+    2 * of.num_kv_heads * of.head_dim * of_window(c.window * is_local)
+    for of, is_local in zip(of_layer, c.local_layers, strict=True)
+    if not of.is_delta
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

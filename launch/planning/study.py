@@ -277,7 +277,9 @@ class Planner:
     """
     if self._rollout is not None:
       check_devices(settings.model, len(self._rollout))
-      return sharding.decoding_mesh(settings.model.num_kv_heads, self._rollout)
+      return sharding.decoding_mesh(
+        settings.model.shared_kv_heads, self._rollout
+      )
     if self.deployment.learner.is_one_host:
       return self._mesh(settings)
     return sharding.make_mesh({}, self._learner[:1])

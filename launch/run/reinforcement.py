@@ -16,7 +16,7 @@ import jax
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Group
-from agentrl_jax.errors import Collapsed
+from agentrl_jax.errors import Collapsed, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
@@ -71,6 +71,13 @@ def make_reference(
     return None
   if settings.reference.path:
     teacher, params = load_reference(settings, policy.mesh)
+    caps = [model.config.logit_cap for model in (policy, teacher)]
+    if caps[0] != caps[1]:
+      raise ConfigError(
+        f"reference.path={settings.reference.path} has logits with a cap of "
+        f"{caps[1]}, and the policy's is {caps[0]}: take a teacher whose "
+        "final_logit_softcapping is the same"
+      )
     return Reference(teacher, params, place=settings.reference.place)
   return Reference(policy, policy.plain(params), place=settings.reference.place)
 

@@ -65,7 +65,7 @@ class ServedModel:
     devices, model = jax.local_devices(), self.model
     sizes = (*model.mlp_parts.values(), model.vocab_size)
     number = math.gcd(*sizes, len(devices))
-    return sharding.decoding_mesh(model.num_kv_heads, devices[:number])
+    return sharding.decoding_mesh(model.shared_kv_heads, devices[:number])
 
 
 def find_model(

@@ -62,6 +62,23 @@ QWEN3_NEXT = QWEN3_5 | {
   "shared_experts": 1,
   "shared_gate": True,
 }
+# Layers of two kinds, each with heads, keys and a rotation of its own.
+GEMMA_4 = {
+  "num_layers": 4,
+  "window": 5,
+  "window_period": 2,
+  "local_rope_theta": 100.0,
+  "rope_type": "proportional",
+  "partial_rotary_factor": 0.5,
+  "global_head_dim": 12,
+  "global_kv_heads": 1,
+  "keys_as_values": True,
+  "value_norm": True,
+  "query_pre_attn_scalar": 1,
+  "sandwich_norm": True,
+  "layer_scale": True,
+  "logit_cap": 3.0,
+}
 VARIANTS = (
   ("qwen3", {}),
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
@@ -106,6 +123,7 @@ VARIANTS = (
   ("glm4.5", GLM_4_5),
   ("qwen3.5", QWEN3_5),
   ("qwen3_next", QWEN3_NEXT | {"num_layers": 4, "delta_period": 3}),
+  ("gemma4", GEMMA_4),
 )
 
 

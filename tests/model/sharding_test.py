@@ -14,7 +14,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.sharding import MeshConfig
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from tests.model.policy_test import CONFIG, GLM_4_5, QWEN3_NEXT
+from tests.model.policy_test import CONFIG, GEMMA_4, GLM_4_5, QWEN3_NEXT
 from tests.settings import COMPUTE
 
 
@@ -26,6 +26,7 @@ class ShardingTest(absltest.TestCase):
       {"joint_qk_norm": True, "sandwich_norm": True, "pre_norm": False},
       QWEN3_NEXT,
       {},
+      GEMMA_4,
     ):
       policy = Policy(dataclasses.replace(CONFIG, **changes), COMPUTE)
       mesh = sharding.make_mesh({}, jax.devices()[:1])

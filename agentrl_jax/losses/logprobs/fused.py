@@ -37,11 +37,12 @@ def fused_token_logprob(
   chunk_size: int,
   vocab_chunk_size: int | None = None,
   entropy_gradient: bool = True,
+  logit_cap: float = 0.0,
   vocab_axis: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """`token_logprob` and `entropy` of hidden @ output, in the memory of a tile.
 
-    z = hidden @ output,  p = softmax(z / tau)
+    z = cap tanh(hidden @ output / cap),  p = softmax(z / tau)
     logprob = log p[token],  H = -sum_v p_v log p_v
     d z_v = (g (1[v = token] - p_v) - h p_v (log p_v + H)) / tau
 
@@ -82,6 +83,7 @@ def fused_token_logprob(
       column of the output matrix's gradient is then written fewer times.
     entropy_gradient: whether the entropy passes a gradient on. A metric needs
       none.
+    logit_cap: cap, as of Gemma 4; 0 is none, and z the product.
     vocab_axis: mesh axis of an enclosing shard_map; device k of n has the
       columns [k V / n, (k + 1) V / n).
 
@@ -104,6 +106,7 @@ def fused_token_logprob(
     num_entries=min(vocab_chunk_size or num_entries, num_entries),
     skip=mask_BT is not None,
     entropy_gradient=entropy_gradient,
+    logit_cap=logit_cap,
   )
   first = None
   if vocab_axis is not None:

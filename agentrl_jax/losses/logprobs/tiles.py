@@ -29,6 +29,7 @@ class Tiles:
   num_entries: int  # W
   skip: bool  # whether to end at the last chunk with a token on the mask
   entropy_gradient: bool
+  logit_cap: float  # z is cap tanh(product / cap); 0: the product
 
 
 class Tokens(NamedTuple):
@@ -212,6 +213,11 @@ def _slopes_of_chunk(
       s_slope_BCW -= slope.entropy_BN * p_BCW * surprise_BCW
     s_slope_BCW = jnp.where(chunk.mask_BC1, s_slope_BCW, 0)
     z_slope_BCW = s_slope_BCW / chunk.temperature
+    if tiles.logit_cap:
+      share_BCW = s_BCW * chunk.temperature / tiles.logit_cap
+      # Off the allowed entries, where s = -inf, the slope is 0 already.
+      share_BCW = jnp.where(s_slope_BCW != 0, share_BCW, 0)
+      z_slope_BCW *= 1 - share_BCW * share_BCW
     z_slope_BCW = z_slope_BCW.astype(chunk.hidden_BCD.dtype)
     slope_BCD += product("bcw,dw->bcd", z_slope_BCW, output_DW)
     slope_DW = product("bcd,bcw->dw", chunk.hidden_BCD, z_slope_BCW)
@@ -242,6 +248,8 @@ def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
     output_DW,
     preferred_element_type=chunk.temperature.dtype,
   )
+  if tiles.logit_cap:
+    z_BCW = tiles.logit_cap * jnp.tanh(z_BCW / tiles.logit_cap)
   is_new_11W = is_new_W[None, None, :]
   s_BCW = jnp.where(is_new_11W, z_BCW / chunk.temperature, -jnp.inf)
   if chunk.masks is not None:

@@ -26,6 +26,11 @@ def rotary_frequencies(c: ModelConfig, *, is_local: bool = False) -> jax.Array:
   if is_local and c.local_rope_theta:
     theta, kind = c.local_rope_theta, "default"
   pairs = c.rotary_channels // 2
+  if kind == "proportional":
+    turning = int(c.head_dim * c.partial_rotary_factor // 2)
+    pair_R = jnp.arange(pairs, dtype=jnp.float32)
+    frequency_R = theta ** (-pair_R / pairs) / c.rope_factor
+    return jnp.where(pair_R < turning, frequency_R, 0)
   frequency_R = theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
   if kind == "default":
     return frequency_R

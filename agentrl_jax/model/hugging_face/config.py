@@ -6,6 +6,7 @@ is worse than none.
 """
 
 import collections
+import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,10 @@ from agentrl_jax.model.hugging_face.families.family import (
   FAMILIES,
   TRAITS,
   Family,
+)
+from agentrl_jax.model.hugging_face.families.gemma4 import (
+  read_gemma4,
+  write_gemma4,
 )
 from agentrl_jax.model.hugging_face.mxfp4 import is_mxfp4
 from agentrl_jax.model.hugging_face.positions import (
@@ -52,7 +57,7 @@ _MULTI_HEAD = ("LlamaForCausalLM", "Olmo2ForCausalLM")
 _PARTLY_ROTARY = [n for n, f in FAMILIES.items() if f.default_rotary_share != 1]
 
 # What config.json may say only so, by key: anything else is another function.
-_ONLY: Mapping[str, tuple[Any, ...]] = {
+_ONLY: dict[str, tuple[Any, ...]] = {
   "use_sliding_window": (False, None),
   "mlp_bias": (False, None),
   "quantization_config": (None,),
@@ -125,13 +130,14 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
   family = FAMILIES[name]
   # Noted by whoever wants to know which keys are read.
   has_kinds = family.window_period is not None
-  flat = with_flat_rope(described) if has_kinds else {}
+  absent = family.defaults.get("rope_parameters")
+  flat = with_flat_rope(described, absent) if has_kinds else {}
   maps: Any = flat, described, family.defaults
   described = collections.ChainMap(*maps)
   _refuse(described, family)
   width = read_size(described, "hidden_size")
   num_heads = read_size(described, "num_attention_heads")
-  return ModelConfig(
+  config = ModelConfig(
     vocab_size=read_size(described, "vocab_size"),
     width=width,
     num_layers=read_size(described, "num_hidden_layers"),
@@ -151,6 +157,11 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     **read_windows(described, family.window_period, family.defaults),
     **_mlps(described, family),
     **_rotary(described, family),
+  )
+  if not family.value_norm:
+    return config
+  return dataclasses.replace(
+    config, **read_gemma4(described, config.local_layers)
   )
 
 
@@ -214,7 +225,7 @@ def from_model_config(
     described["attention_bias"] = config.qkv_bias
   if config.rope_type != "default" or config.expert_bias:
     described["rope_scaling"] = write_stretch(config)
-  return described
+  return write_gemma4(config, described)
 
 
 def family_of(config: ModelConfig) -> str:
@@ -238,6 +249,7 @@ def family_of(config: ModelConfig) -> str:
     and family.fused_experts == config.expert_bias
     and family.delta == bool(config.delta_heads)
     and family.scaled_embedding == is_scaled
+    and family.value_norm == bool(config.global_head_dim)
     and all(
       key in family.defaults or not getattr(config, field)
       for key, field in OF_WINDOWS.items()
@@ -252,7 +264,8 @@ def family_of(config: ModelConfig) -> str:
       f"{', '.join(FAMILIES)}"
     )
   name = names[0]  # the first of those that compute the same
-  if config.partial_rotary_factor != 1 and name not in _PARTLY_ROTARY:
+  is_whole = config.partial_rotary_factor == 1 or config.value_norm
+  if not is_whole and name not in _PARTLY_ROTARY:
     raise ConfigError(
       f"model.partial_rotary_factor={config.partial_rotary_factor} is computed "
       f"by {' and '.join(_PARTLY_ROTARY)} alone, and this architecture is "
@@ -275,6 +288,7 @@ _WRAPPERS = {
   "gemma3": ("Gemma3ForConditionalGeneration", "gemma3_text"),
   "qwen3_5": ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
   "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
+  "gemma4": ("Gemma4ForConditionalGeneration", "gemma4_text"),
 }
 
 
@@ -312,9 +326,10 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   only[act] = (_ACTIVATIONS[family.activation],)
   if family.fused_experts and is_mxfp4(described):
     only["quantization_config"] = (described["quantization_config"],)
-  for key, allowed in {**_ONLY, **only}.items():
-    value = described.get(key, "absent" if key in family.nulls else allowed[0])
-    if not is_one_of(value, allowed):
+  for key, allowed in (_ONLY | family.only | only).items():
+    absent = "absent" if key in family.nulls else next(iter(allowed), None)
+    value = described.get(key, absent)
+    if allowed and not is_one_of(value, allowed):
       raise ConfigError(
         f"{key}={brief(value)} is not computed here; what is, has "
         f"{key}={json.dumps(allowed[0])}. Start from a model that has"
@@ -491,6 +506,14 @@ def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   read = read_rotary(
     described, family.default_rotary_share, family.default_rope_theta
   )
+  kind, kinds = read["rope_type"], ("proportional", "default")
+  if kind not in kinds if family.value_norm else kind == kinds[0]:
+    raise ConfigError(
+      f"rope_type={brief(kind)} is not computed here for this model_type. Of "
+      f"Gemma 4 {' and '.join(kinds)} are, and of others the first is not"
+    )
+  if kind == kinds[0]:
+    return read
   if read["partial_rotary_factor"] != 1 and family.default_rotary_share == 1:
     raise ConfigError(
       f"partial_rotary_factor={read['partial_rotary_factor']} is computed "

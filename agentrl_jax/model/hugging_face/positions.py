@@ -19,7 +19,7 @@ from agentrl_jax.model.hugging_face.settings import (
   read_size,
 )
 
-_KINDS = GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_KINDS = GLOBAL, LOCAL = "full_attention", "sliding_attention"
 # Keys of families with windows, and the fields of `ModelConfig` that they are.
 # A family without a default of a key does without it.
 OF_WINDOWS = {
@@ -47,9 +47,11 @@ _STRETCHES: Mapping[str, Mapping[str, str]] = {
     "truncate": "rope_truncate",
     "attention_factor": "rope_attention_factor",
   },
+  "proportional": {"factor": "rope_factor"},
 }
-# What yarn has without these keys.
+# What these have without these keys.
 _YARN = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
+_PROPORTIONAL = {"factor": 1.0}
 _MSCALES = ("mscale", "mscale_all_dim")
 # Which channels turn by a picture's rows and columns in models that see: those
 # of a text's tokens have the same number as its place.
@@ -109,6 +111,8 @@ def read_stretch(rope: Mapping[str, Any]) -> dict[str, Any]:
     )
   if kind == "yarn":
     rope = _YARN | {"attention_factor": _attention_factor(rope)} | dict(rope)
+  elif kind == "proportional":
+    rope = _PROPORTIONAL | dict(rope)
   readers = {_ORIGINAL: read_size, "truncate": read_flag}
   return {"rope_type": kind} | {
     field: readers.get(key, read_number)(rope, key)
@@ -177,16 +181,19 @@ def write_stretch(config: ModelConfig) -> dict[str, Any]:
   }
 
 
-def with_flat_rope(described: Mapping[str, Any]) -> dict[str, Any]:
+def with_flat_rope(
+  described: Mapping[str, Any], absent: Any = None
+) -> dict[str, Any]:
   """Returns keys that take the place of rotary settings by kind of layer.
 
-  That is how transformers 5 writes them.
+  That is how transformers 5 writes them; where there are none, the family may
+  have settings that are meant by `absent`.
   """
-  rope = described.get("rope_parameters")
+  rope = described.get("rope_parameters") or absent
   if not isinstance(rope, dict) or not any(kind in rope for kind in _KINDS):
     return {}
   inner = {kind: rope.get(kind) or {} for kind in _KINDS}
-  local = dict(inner[_LOCAL])
+  local = dict(inner[LOCAL])
   theta = local.pop("rope_theta", None)
   if set(rope) - {*_KINDS} or local not in ({}, {"rope_type": "default"}):
     raise ConfigError(
@@ -198,7 +205,7 @@ def with_flat_rope(described: Mapping[str, Any]) -> dict[str, Any]:
     outer = described.get("rope_local_base_freq", theta)
     if outer != theta:
       raise ConfigError(
-        f"rope_theta of {_LOCAL} is {brief(theta)} and rope_local_base_freq "
+        f"rope_theta of {LOCAL} is {brief(theta)} and rope_local_base_freq "
         f"is {brief(outer)} in one file: leave the wrong one out"
       )
     flat["rope_local_base_freq"] = theta
@@ -255,7 +262,7 @@ def _window_period(described: Mapping[str, Any], default: int) -> int | None:
         f"{' and '.join(_KINDS)}, one of them for each of "
         f"num_hidden_layers={num_layers}. Start from a model that has no other"
       )
-    listed = period_of([kind == _LOCAL for kind in layers])
+    listed = period_of([kind == LOCAL for kind in layers])
     if not default and listed != period:
       raise ConfigError(
         f"layer_types has {brief(layers)}, and for this model_type "
@@ -289,6 +296,6 @@ def write_windows(config: ModelConfig, *, has_types: bool) -> dict[str, Any]:
   found = {key: value for key, value in found.items() if value}
   if has_types:
     found["layer_types"] = [
-      _LOCAL if is_local else GLOBAL for is_local in config.local_layers
+      LOCAL if is_local else GLOBAL for is_local in config.local_layers
     ]
   return found

@@ -105,6 +105,34 @@ _GEMMA3 = dict(
 _seeing_gemma3 = functools.partial(
   _gemma3, vocab_size=262_208, window=1024, rope_type="linear", rope_factor=8
 )
+
+
+# The models of April 2026; of those that see, the text model.
+def _gemma4(width: int, *sizes: int, **others: Any) -> ModelConfig:
+  return _model(
+    width, *sizes, **_GEMMA4 | {"embedding_scale": width**0.5} | others
+  )
+
+
+_GEMMA4 = dict(
+  vocab_size=262_144,
+  head_dim=256,
+  global_head_dim=512,
+  rope_theta=1e6,
+  rope_type="proportional",
+  partial_rotary_factor=0.25,
+  norm_epsilon=1e-6,
+  window_period=6,
+  local_rope_theta=1e4,
+  query_pre_attn_scalar=1,
+  qk_norm=True,
+  value_norm=True,
+  layer_scale=True,
+  sandwich_norm=True,
+  activation="gelu_tanh",
+  logit_cap=30.0,
+  tied=True,
+)
 _olmo2 = functools.partial(
   _model,
   vocab_size=100_352,
@@ -225,6 +253,16 @@ PRESETS: Mapping[str, ModelConfig] = {
   "gemma-3-12b": _seeing_gemma3(3840, 48, 16, 15_360),
   "gemma-3-27b": _seeing_gemma3(
     5376, 62, 32, 21_504, kv_heads=16, head_dim=128, query_pre_attn_scalar=168
+  ),
+  "gemma-4-31b": _gemma4(
+    5376,
+    60,
+    32,
+    21_504,
+    kv_heads=16,
+    global_kv_heads=4,
+    keys_as_values=True,
+    window=1024,
   ),
   "olmo-2-1b": _olmo2(2048, 16, 16, 8192, kv_heads=16),
   "olmo-2-7b": _olmo2(4096, 32, 32, 11_008, kv_heads=32),

@@ -177,7 +177,7 @@ def _vector(tensor: str, size: int) -> Place:
 
 def _norms(c: ModelConfig) -> dict[Path, Place]:
   names = {"attention_norm": "input_layernorm"} if c.pre_norm else {}
-  if c.zero_centered_norm and c.sandwich_norm:
+  if (c.zero_centered_norm or c.value_norm) and c.sandwich_norm:
     names["after_attention_norm"] = "post_attention_layernorm"
     names["mlp_norm"] = "pre_feedforward_layernorm"
     names["after_mlp_norm"] = "post_feedforward_layernorm"
@@ -190,10 +190,13 @@ def _norms(c: ModelConfig) -> dict[Path, Place]:
   # With norms on either side this one is named after what stands before it too.
   if c.pre_norm:
     names.setdefault("mlp_norm", "post_attention_layernorm")
-  return {
+  found = {
     (ours, "scale"): _vector(f"{_LAYER}.{theirs}.weight", c.width)
     for ours, theirs in names.items()
   }
+  if c.layer_scale:
+    found[("layer_scale",)] = _vector(f"{_LAYER}.layer_scalar", 1)
+  return found
 
 
 def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
@@ -205,6 +208,8 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
     "v": (c.num_kv_heads, c.head_dim),
   }
   found: dict[Path, Place] = {}
+  if c.keys_as_values:
+    del heads["v"]
   for name, shape in heads.items():
     axes = len(shape)
     turns = (

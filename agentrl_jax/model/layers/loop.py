@@ -102,8 +102,8 @@ class LayerLoop:
       replayed = None if replayed_LBTK is None else replayed_LBTK[own]
       over: tuple[Any, ...] = (params[stack], replayed)
       of_stack = functools.partial(follow, stack=stack)
-      if len(set(locality)) == 1:
-        of_stack = functools.partial(of_stack, is_local=locality[0])
+      if len(set(locality[own])) == 1:
+        of_stack = functools.partial(of_stack, is_local=locality[own][0])
       else:
         over += (jnp.array(locality[own]),)
       step = self._forgetful(of_stack, prevent_cse=False)

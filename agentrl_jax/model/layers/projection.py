@@ -31,14 +31,16 @@ class RMSNorm(nnx.Module):
 
   def __call__(self, x: Array) -> Array:
     """Normalises x; its shape and dtype stay."""
-    y = x.astype(jnp.float32)
-    y = y * jax.lax.rsqrt(
-      jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon
-    )
     scale = self.scale[...]
     if self.zero_centered:
       scale = 1 + scale
-    return (y * scale).astype(x.dtype)
+    return (normed(x, self.epsilon) * scale).astype(x.dtype)
+
+
+def normed(x: Array, epsilon: float) -> Array:
+  """Divides x by its root mean square over the last axis, in float32."""
+  y = x.astype(jnp.float32)
+  return y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + epsilon)
 
 
 class Projection(nnx.Module):

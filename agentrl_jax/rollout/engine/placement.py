@@ -36,7 +36,7 @@ def decoding_policy(
   if len(devices) == 1:
     return Policy(model, compute)
   check_devices(model, len(devices))
-  mesh = sharding.decoding_mesh(model.num_kv_heads, devices)
+  mesh = sharding.decoding_mesh(model.shared_kv_heads, devices)
   return Policy(model, compute, mesh)
 
 

@@ -21,9 +21,11 @@ def inputs(seed: int, dtype=np.float32):
   )
 
 
-def plain(hidden_BTD, output_DV, token_BT, mask_BT, *, temperature):
+def plain(hidden_BTD, output_DV, token_BT, mask_BT, *, temperature, cap=None):
   """Log-probability and entropy from all logits at once."""
   logits_BTV = hidden_BTD @ output_DV
+  if cap:
+    logits_BTV = cap * jnp.tanh(logits_BTV / cap)
   return (
     jnp.where(
       mask_BT, logits.token_logprob(logits_BTV, token_BT, temperature), 0

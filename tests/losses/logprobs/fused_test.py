@@ -29,9 +29,10 @@ class FusedTokenLogprobTest(parameterized.TestCase):
     ("chunks_of_tokens", 2, None),
     ("tiles_that_do_not_fit", 3, 4),
     ("smallest_tiles", 1, 1),
+    ("capped", 3, 4, 1.5),
   )
   def test_equals_the_full_logits_in_value_and_gradient(
-    self, chunk_size, vocab_chunk_size
+    self, chunk_size, vocab_chunk_size, cap=0.0
   ):
     inputs = cases.inputs(seed=0)
     chex.assert_trees_all_close(
@@ -40,8 +41,9 @@ class FusedTokenLogprobTest(parameterized.TestCase):
         inputs,
         chunk_size=chunk_size,
         vocab_chunk_size=vocab_chunk_size,
+        logit_cap=cap,
       ),
-      cases.measured(cases.plain, inputs),
+      cases.measured(cases.plain, inputs, cap=cap),
       atol=1e-5,
     )
 

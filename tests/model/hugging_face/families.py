@@ -35,6 +35,7 @@ NAMES = (
   "qwen3_next",
   "qwen3_5_text",
   "qwen3_5_moe_text",
+  "gemma4_text",
 )
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
@@ -80,19 +81,8 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
     }
   if family == "mistral":
     described["sliding_window"] = None if seed % 2 else 5
-  if family == "gemma3_text":
-    del described["hidden_act"]
-    period = int(rng.integers(2, 4))
-    described |= {
-      "hidden_activation": "gelu_pytorch_tanh",
-      "query_pre_attn_scalar": int(rng.integers(4, 20)),
-      "sliding_window": int(rng.integers(3, 12)),
-      "rope_local_base_freq": 50.0,
-      "layer_types": [
-        f"{'sliding' if (n + 1) % period else 'full'}_attention"
-        for n in range(described["num_hidden_layers"])
-      ],
-    }
+  if family in OF_GEMMA:
+    described |= OF_GEMMA[family](described, rng)
   if family == "gpt_oss":
     described |= {
       "num_local_experts": int(rng.choice([2, 5, 32])),
@@ -147,6 +137,8 @@ def _delta(family: str, described: dict, rng: np.random.Generator) -> dict:
 
 def _rope(family: str, seed: int, rng: np.random.Generator) -> dict:
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
+  if family == "gemma4_text":
+    return {}
   if family == "gemma3_text" and kind == "yarn":
     kind = "linear"  # as published
   if kind != "default":
@@ -154,6 +146,57 @@ def _rope(family: str, seed: int, rng: np.random.Generator) -> dict:
   # Without it transformers takes yarn.
   is_needed = family == "gpt_oss"
   return {"rope_scaling": {"rope_type": "default"}} if is_needed else {}
+
+
+def _gemma3(described: dict, rng: np.random.Generator) -> dict:
+  del described["hidden_act"]
+  period = int(rng.integers(2, 4))
+  return {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": int(rng.integers(4, 20)),
+    "sliding_window": int(rng.integers(3, 12)),
+    "rope_local_base_freq": 50.0,
+    "layer_types": [
+      f"{'sliding' if (n + 1) % period else 'full'}_attention"
+      for n in range(described["num_hidden_layers"])
+    ],
+  }
+
+
+def _gemma4(described: dict, rng: np.random.Generator) -> dict:
+  """Full layers have heads, keys and a rotation of their own."""
+  period, kv_heads = int(rng.integers(2, 4)), described["num_key_value_heads"]
+  layers = period * int(rng.integers(1, 3))
+  same = bool(rng.integers(2))
+  del described["hidden_act"], described["rope_theta"]
+  return {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "num_hidden_layers": layers,
+    "layer_types": [
+      f"{'sliding' if (n + 1) % period else 'full'}_attention"
+      for n in range(layers)
+    ],
+    "sliding_window": int(rng.integers(3, 12)),
+    "global_head_dim": 2 * described["head_dim"],
+    "attention_k_eq_v": same,
+    "num_global_key_value_heads": kv_heads // int(rng.choice([1, kv_heads]))
+    if same
+    else None,
+    "final_logit_softcapping": float(rng.choice([2.0, 30.0])),
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 10,
+    "rope_parameters": {
+      "full_attention": {
+        "rope_type": "proportional",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": float(rng.choice([0.25, 0.5])),
+      },
+      "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+  }
+
+
+OF_GEMMA = {"gemma3_text": _gemma3, "gemma4_text": _gemma4}
 
 
 def _glm4_moe(described: dict, rng: np.random.Generator) -> dict:
@@ -220,7 +263,7 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
     experts_implementation="eager",
     dtype=getattr(torch, dtype),
   ).eval()
-  if described["model_type"] == "gemma3_text":
+  if described["model_type"] in ("gemma3_text", "gemma4_text"):
     # Rounded to the dtype above, and not made anew by `model.float()`.
     exact = torch.tensor(described["hidden_size"] ** 0.5)
     model.model.embed_tokens.embed_scale = exact

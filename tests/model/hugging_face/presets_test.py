@@ -44,6 +44,8 @@ COUNTS = {
   "gemma-3-4b": 4_300_079_472 - SIGHT - 1152 * (2560 + 1),
   "gemma-3-12b": 12_187_325_040 - SIGHT - 1152 * (3840 + 1),
   "gemma-3-27b": 27_432_406_640 - SIGHT - 1152 * (5376 + 1),
+  # As llama.cpp counts, without the frequencies of a head's pairs.
+  "gemma-4-31b": 30_697_345_596 - 256,
   "mistral-7b-v0.3": 7_248_023_552,
   "mistral-nemo-12b": 12_247_782_400,
   "mistral-small-24b": 23_572_403_200,

@@ -11,6 +11,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
+from tests.model.policy_test import GEMMA_4
 from tests.rollout import small
 from tests.settings import compute_config
 
@@ -86,24 +87,29 @@ class WindowsTest(parameterized.TestCase):
     ("kernel", {"context": 128, "page_size": 128}),
     ("few_pages", FEW_PAGES),
     ("drafts", {"draft_tokens": 3, "draft_cost": 0.01}),
+    ("two_kinds", {"page_size": 4}, GEMMA_4),
   )
   @pytest.mark.slow
-  def test_layers_see_a_window_and_sinks(self, changes):
+  def test_layers_see_a_window_and_sinks(self, changes, kinds=None):
     """Conversations grow past the window, and their prompts are reused."""
     compute = compute_config(
       cache_attention="ragged" if "context" in changes else "auto"
     )
     model = dataclasses.replace(
       small.policy().config,
-      num_layers=3,
-      window=7,
-      window_period=2,
-      local_rope_theta=50.0,
-      sinks=True,
+      **{
+        "num_layers": 3,
+        "window": 7,
+        "window_period": 2,
+        "local_rope_theta": 50.0,
+        "sinks": True,
+        **(kinds or {}),
+      },
     )
     policy, store = Policy(model, compute), ServedWeights(1)
     params = small.attentive(policy.init(jax.random.key(0)))
-    params["layers"]["attention"]["sinks"] += 1.0
+    for stack in model.stacks:
+      params[stack]["attention"]["sinks"] += 1.0
     store.publish(params, 0)
     config = small.engine_of((10,), slots=(2,), **changes).config
     driver = LocalDriver(RolloutEngine(policy, config, store))

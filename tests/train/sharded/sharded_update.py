@@ -25,6 +25,7 @@ from agentrl_jax.model.compute import REMAT_POLICIES
 from agentrl_jax.model.policy import Policy
 from tests.data.records import make_branching_group
 from tests.model.attention.trees import random_ends
+from tests.model.policy_test import GEMMA_4
 from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
@@ -64,6 +65,9 @@ MODELS = {
   ),
   "windows": dataclasses.replace(
     MODEL, window=9, window_period=2, local_rope_theta=100.0, sinks=True
+  ),
+  "two kinds": dataclasses.replace(
+    MODEL, joint_qk_norm=False, **GEMMA_4 | {"global_kv_heads": 2}
   ),
 }
 LOSSES: Mapping[str, Mapping[str, Any]] = {
@@ -134,6 +138,7 @@ SAMPLE = (
   ),
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
   Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
+  Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="two kinds"),
   Case(
     (1, 2, 1, 2, 2),
     True,

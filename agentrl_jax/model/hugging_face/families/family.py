@@ -31,6 +31,10 @@ class Family:
   fused_gate_up: bool = False  # one tensor, the gate's rows first
   # Keys that must be null, since without them transformers computes otherwise.
   nulls: tuple[str, ...] = ()
+  # What config.json may say only so, by key; () is read elsewhere.
+  only: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+  value_norm: bool = False
+  layer_scale: bool = False
   experts: bool = False  # in every layer, or all but the first
   sigmoid_router: bool = False
   # Of these, all in one tensor, with biases and limits, perhaps in MXFP4.
@@ -68,6 +72,8 @@ TRAITS = (
   "attention_gate",
   "shared_gate",
   "delta_by_head",
+  "value_norm",
+  "layer_scale",
 )
 
 _SIGHT = tuple(
@@ -86,6 +92,11 @@ _QWEN3_5: Mapping[str, Any] = {
 }
 _WITH_SHARED: Mapping[str, Any] = {"experts": True, "shared_gate": True}
 _SEES = ("model.visual.", "visual.", "mtp.")
+_SENSES = tuple(
+  f"{root}{part}."
+  for root in ("", "model.")
+  for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio")
+)
 
 # A new family is an entry here, as far as its properties go. Other names of
 # tensors are in `tensor_names`, another form of calls is in
@@ -134,6 +145,50 @@ FAMILIES: Mapping[str, Family] = {
       "rope_local_base_freq": 1e4,
       "sliding_window": 4096,
       "tie_word_embeddings": True,
+    },
+  ),
+  "gemma4_text": Family(
+    architecture="Gemma4ForCausalLM",
+    spare=_SENSES,
+    qk_norm=True,
+    value_norm=True,
+    layer_scale=True,
+    sandwich_norm=True,
+    activation="gelu_tanh",
+    scaled_embedding=True,
+    window_period=6,
+    default_rope_theta=1e6,
+    only={
+      "final_logit_softcapping": (),
+      "use_bidirectional_attention": (None, "vision"),  # vision: no text
+      "query_pre_attn_scalar": (1,),
+      "sliding_window_pattern": (None,),
+      "rope_scaling": (None,),
+      "rope_theta": (None,),
+      "partial_rotary_factor": (None,),
+      "enable_moe_block": (False,),
+      "num_kv_shared_layers": (0,),
+      "hidden_size_per_layer_input": (0,),
+    },
+    defaults={
+      "vocab_size": 262_144,
+      "num_attention_heads": 8,
+      "num_key_value_heads": 4,
+      "head_dim": 256,
+      "query_pre_attn_scalar": 1,
+      "rms_norm_eps": 1e-6,
+      "rope_local_base_freq": 1e4,
+      "rope_parameters": {
+        "full_attention": {
+          "rope_type": "proportional",
+          "rope_theta": 1e6,
+          "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+      },
+      "sliding_window": 512,
+      "tie_word_embeddings": True,
+      "hidden_size_per_layer_input": 256,
     },
   ),
   "glm4": Family(
