@@ -8,6 +8,9 @@ window of inputs for each sequence instead. Layers are separate arrays, because
 a scan over stacked layers would copy the whole cache every step.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -18,6 +21,7 @@ from agentrl_jax.model.config import ModelConfig
 # windows [N, tokens, channels]. The numbers of each token's experts may follow,
 # as one head.
 KVCache = tuple[tuple[jax.Array, ...], ...]
+_WINDOW_AXES = 3  # pools of pages have four
 
 
 def empty_cache(
@@ -53,22 +57,49 @@ def empty_cache(
   return tuple(layer(stacks[stack][0]) for stack in config.layer_stacks)
 
 
+def has_state(layer: tuple[jax.Array, ...]) -> bool:
+  """Says if a layer keeps a state of each sequence in place of pages."""
+  return any(x.ndim == _WINDOW_AXES for x in layer)
+
+
+def map_cache(
+  cache: KVCache,
+  *,
+  page: Callable[[jax.Array], Any] = lambda x: x,
+  state: Callable[[jax.Array], Any] = lambda x: x,
+) -> KVCache:
+  """Applies functions to the arrays of pages, and to those of states."""
+  mapped = []
+  for layer in cache:
+    num_states = 2 if has_state(layer) else 0
+    states, pages = layer[:num_states], layer[num_states:]
+    mapped.append((*map(state, states), *map(page, pages)))
+  return tuple(mapped)
+
+
 def pages_of(cache: KVCache) -> jax.Array:
   """Returns a pool of keys, whose shape is that of every layer's pages."""
-  return next(layer[0] for layer in cache if all(x.ndim == 4 for x in layer))
+  return next(layer[0] for layer in cache if not has_state(layer))
 
 
 def place(cache: KVCache, split: jax.sharding.Sharding | None) -> KVCache:
-  """Places keys and values as `split` says, and numbers on every device."""
-  if split is None:
-    return cache
+  """Places a cache as `places` says, unless `split` is None."""
+  return cache if split is None else jax.device_put(cache, places(cache, split))
+
+
+def places(cache: KVCache, split: jax.sharding.Sharding) -> Any:
+  """Returns `split` for arrays of several heads.
+
+  The others are on every device: windows, and numbers of experts.
+  """
   whole = split
   if isinstance(split, jax.sharding.NamedSharding):
     whole = jax.sharding.NamedSharding(split.mesh, jax.P())
-  return tuple(
-    (*jax.device_put(layer[:2], split), *jax.device_put(layer[2:], whole))
-    for layer in cache
-  )
+
+  def of(x: jax.Array) -> jax.sharding.Sharding:
+    return split if x.ndim > _WINDOW_AXES and x.shape[1] > 1 else whole
+
+  return jax.tree.map(of, cache)
 
 
 def experts_of(cache: KVCache, page_1W: jax.Array) -> jax.Array:

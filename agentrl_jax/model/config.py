@@ -280,6 +280,11 @@ class ModelConfig:
     return keys + self.delta_heads * self.delta_value_dim
 
   @property
+  def has_states(self) -> bool:
+    """Says if any layer keeps a state in place of keys and values."""
+    return self.delta_heads > 0
+
+  @property
   def is_delta(self) -> bool:
     """True for the architecture of a layer that does not attend."""
     return self.delta_heads > 0 and not self.delta_period

@@ -296,17 +296,19 @@ class Policy:
     start_B: jax.Array,
     length_B: jax.Array,
     page_BW: jax.Array | None = None,
+    state_B: jax.Array | None = None,
   ) -> tuple[jax.Array, kv.KVCache]:
     """Feeds sequences their next tokens; returns hidden [B, C, D], the cache.
 
     The first `length_B[b]` tokens of row b go to positions from `start_B[b]`
     on; the rest of the row is padding: not written, and its hidden states mean
-    nothing. A sequence of length 0 stays as it was. Sequence b has state b and,
-    without a page table, see `model.cache`, page b alone.
+    nothing. A sequence of length 0 stays as it was. Without a page table, see
+    `model.cache`, and without `state_B`, sequence b has page b alone and state
+    b.
     """
-    state_B = jnp.arange(len(token_BC))
-    if page_BW is None:
-      page_BW = state_B[:, None]
+    row_B = jnp.arange(len(token_BC))
+    page_BW = row_B[:, None] if page_BW is None else page_BW
+    state_B = row_B if state_B is None else state_B
     (hidden_BCD,), cache = self.extend_together(
       params, cache, [Chunk(token_BC, start_B, length_B, page_BW, state_B)]
     )

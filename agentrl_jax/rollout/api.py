@@ -257,6 +257,11 @@ class DraftPlan:
   cost: float  # `draft_cost`
 
 
+# A slot's own, a copy after its prompt, and one after its last answer, while
+# its environment acts.
+STATES_PER_SLOT = 3
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig(Section, section="engine"):
   """The `engine` section of the config: sizes, and the shapes to compile.
@@ -375,6 +380,10 @@ class EngineConfig(Section, section="engine"):
     if self.cache_tokens:
       return self.cache_tokens[policy_slot] // self.tokens_per_page
     return self.slots[policy_slot] * self.pages_of(self.context)
+
+  def num_states(self, policy_slot: int) -> int:
+    """Number of states of a policy slot, where layers keep any."""
+    return STATES_PER_SLOT * self.slots[policy_slot]
 
   def pages_of(self, num_tokens: int) -> int:
     """Number of pages that hold so many tokens."""

@@ -17,12 +17,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.data.packing import PrefixTree
+from agentrl_jax.model import cache as kv
 from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.attention import cached
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.attention.paged import CORES
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import EngineConfig
+from agentrl_jax.rollout.api import STATES_PER_SLOT, EngineConfig
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
 from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
@@ -280,6 +281,7 @@ def rollout_programs(
         row,
         row,
         _abstract_table(config, fed),
+        row if c.has_states else None,
       ),
       mesh=mesh,
       tokens=fed * chunk,
@@ -371,11 +373,15 @@ def _unread(
   kernel, _ = cached.choose(compute, "tpu", config.tokens_per_page)
   if kernel != "ragged":
     return 0.0
-  num_slots, _, length, _ = cache[0][0].shape
+  num_slots, _, length, _ = kv.pages_of(cache).shape
   of_tokens = functools.partial(roofline.cached, settings.model)
   read = of_tokens(lambda window: min(filled, window or filled))
   share: float = answers * read / of_tokens(lambda _: num_slots * length)
-  return bytes_per_chip(cache) * (1 - share)
+  states: list[jax.Array] = []
+  kv.map_cache(cache, state=states.append)
+  of_states = bytes_per_chip(states)
+  copies = of_states * (1 - 1 / STATES_PER_SLOT)
+  return (bytes_per_chip(cache) - of_states) * (1 - share) + copies
 
 
 def abstract_drafts(config: EngineConfig, slots: int) -> Any:
@@ -403,24 +409,22 @@ def abstract_weights(
 def slot_cache(
   config: EngineConfig, policy: Policy, mesh: Mesh, policy_slot: int
 ) -> Any:
-  """Shapes of a policy slot's KV cache."""
-  sizes = config.num_pages(policy_slot), config.tokens_per_page
-  cache = abstract_cache(policy, mesh, *sizes)
-  if not config.router_replay:
-    return cache
-  _, num_chosen, number = policy.config.experts_kind
-  numbers = shape(
-    (sizes[0], 1, sizes[1], num_chosen), number, sharding.replicated(mesh)
+  """Shapes of a policy slot's cache: heads split, slots not."""
+  cache = jax.eval_shape(
+    lambda: policy.empty_cache(
+      config.num_pages(policy_slot),
+      config.tokens_per_page,
+      keeps_experts=config.router_replay,
+      num_states=config.num_states(policy_slot),
+    )
   )
-  return tuple((*pair, numbers) for pair in cache)
-
-
-def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:
-  """Shapes of an engine's KV cache: heads split, slots not."""
   heads = sharding.RULES["kv_heads"]
-  where = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
-  cache = jax.eval_shape(lambda: policy.empty_cache(slots, context))
-  return jax.tree.map(lambda leaf: shape(leaf.shape, leaf.dtype, where), cache)
+  split = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
+  return jax.tree.map(
+    lambda leaf, where: shape(leaf.shape, leaf.dtype, where),
+    cache,
+    kv.places(cache, split),
+  )
 
 
 def shape(

@@ -208,6 +208,12 @@ class RolloutEngine:
         f"slots, the served weights have {versions.num_policy_slots}: give "
         "both the same number"
       )
+    if policy.config.has_states and config.draft_tokens:
+      raise ConfigError(
+        f"engine.draft_tokens={config.draft_tokens} is not computed for a "
+        "model with states: a wrong draft cannot be taken out of one. Set "
+        "engine.draft_tokens=0"
+      )
     self.config, self.versions = config, versions
     self.grammars, self._vocab_size = grammars, policy.config.vocab_size
     self._schedulers = [

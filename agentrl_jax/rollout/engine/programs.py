@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.model.attention.cached import Chunk
-from agentrl_jax.model.cache import KVCache, experts_of
+from agentrl_jax.model.cache import KVCache, experts_of, map_cache
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_STOPS, DraftPlan
 from agentrl_jax.rollout.engine import drafts as drafting
@@ -174,6 +174,7 @@ class _Called:
   slot_P: jax.Array
   page_PW: jax.Array
   allowed_PW: jax.Array | None
+  state_P: jax.Array | None = None  # of layers that keep one
 
 
 def _decode(called, cache, state_BF, shaping, drafts, plan, num_steps):
@@ -182,6 +183,11 @@ def _decode(called, cache, state_BF, shaping, drafts, plan, num_steps):
   state_PF = state_BF.at[slot_P].get(mode="fill", fill_value=0)
   state = dict(zip(STATE, state_PF.T, strict=True))
   shaped = None if shaping is None else sampling.take_shaping(shaping, slot_P)
+  if called.policy.config.has_states:
+    # Slots have the first states, copies the others; padding has none.
+    none = jnp.iinfo(jnp.int32).max
+    state_P = jnp.where(slot_P < len(state_BF), slot_P, none)
+    called = dataclasses.replace(called, state_P=state_P)
   active_P = state["active"]
   if allowed_PW is not None:
     called_P = jnp.any(allowed_PW > 0, axis=-1)
@@ -259,6 +265,7 @@ def _decode_step(called, cache, state, shaping):
     state["position"],
     state["active"],
     called.page_PW,
+    called.state_P,
   )
   position_P = state["position"] + state["active"]
   sample = _sample(
@@ -471,9 +478,12 @@ def prefill(
   start_P: jax.Array,
   length_P: jax.Array,
   page_PW: jax.Array,
+  state_P: jax.Array | None = None,
 ) -> KVCache:
-  """Writes the keys and values of the next tokens of some slots."""
-  _, cache = policy.extend(params, cache, token_PC, start_P, length_P, page_PW)
+  """Writes what the next tokens of some slots leave in the cache."""
+  _, cache = policy.extend(
+    params, cache, token_PC, start_P, length_P, page_PW, state_P
+  )
   return cache
 
 
@@ -483,12 +493,20 @@ read_experts = jax.jit(experts_of)
 @functools.partial(jax.jit, donate_argnames=("cache",))
 def copy(cache: KVCache, source_P: jax.Array, target_P: jax.Array) -> KVCache:
   """Copies pages over others; reads all before it writes any."""
-  return jax.tree.map(
-    lambda x: x.at[target_P].set(
-      x.at[source_P].get(mode="fill", fill_value=0), mode="drop"
-    ),
-    cache,
-  )
+  return map_cache(cache, page=functools.partial(_copied, source_P, target_P))
+
+
+@functools.partial(jax.jit, donate_argnames=("cache",))
+def copy_states(
+  cache: KVCache, source_P: jax.Array, target_P: jax.Array
+) -> KVCache:
+  """Copies states over others; reads all before it writes any."""
+  return map_cache(cache, state=functools.partial(_copied, source_P, target_P))
+
+
+def _copied(source_P: jax.Array, target_P: jax.Array, x: jax.Array):
+  rows = x.at[source_P].get(mode="fill", fill_value=0)
+  return x.at[target_P].set(rows, mode="drop")
 
 
 def _floats(bits: jax.Array) -> jax.Array:

@@ -163,6 +163,7 @@ class Scheduler:
     Stops at the first one that there are too few pages for: later ones would
     take what it waits for.
     """
+    self._cache.copy_states()  # of sequences that others may begin from
     postponed = []
     while self._waiting and not self._table.is_full:
       request = self._waiting[0]
@@ -176,7 +177,8 @@ class Scheduler:
 
   def _is_coming(self, request: Request) -> bool:
     """Returns whether a slot prefills much of a request's prompt right now."""
-    coming = self._table.num_coming(request)
+    # A state is shared after a whole prompt.
+    coming = self._table.num_coming(request, whole=self._cache.has_states)
     if coming < self._config.min_copied_tokens:
       return False
     cached = self._cache.num_cached(request.tokens[: request.prefill_length])
@@ -221,13 +223,15 @@ class Scheduler:
         padded(start, (len(slot_P),), 0),
         padded(length, (len(slot_P),), 0),
         self._cache.table_of(slot_P),
+        self._cache.states_of(slot_P),
       )
       table.num_computed[slots] += length
       self.counts["prefilled"] += int(length.sum())
       budget -= token_PC.size
       for slot in slots.tolist():
         if table.num_computed[slot] == table.prefill_length[slot]:
-          self._keep(slot)
+          self._keep(slot, is_exact=True)
+    self._cache.copy_states()  # before they are written
 
   def _decode(self, published: Published) -> list[DecodeCall]:
     table = self._table
@@ -358,7 +362,7 @@ class Scheduler:
     request = self._request_of(slot)
     answer = self._answer(slot, request, 0, experts)
     self.counts["reused"] += request.num_reused
-    self._free(slot)
+    self._free(slot, is_exact=True)
     return request, answer
 
   def _request_of(self, slot: int) -> Request:
@@ -366,14 +370,16 @@ class Scheduler:
     assert request is not None, f"slot {slot} has no request"
     return request
 
-  def _free(self, slot: int) -> None:
-    self._keep(slot)
+  def _free(self, slot: int, *, is_exact: bool = False) -> None:
+    """Frees a slot; `is_exact` if no launched step computes more tokens."""
+    self._keep(slot, is_exact=is_exact)
     self._cache.free(slot)
     self._table.free(slot)
     self._decoder.free(slot)
 
-  def _keep(self, slot: int) -> None:
+  def _keep(self, slot: int, *, is_exact: bool) -> None:
     """Lets other requests use the pages of what a slot has computed."""
     table = self._table
     if not table.is_mixed[slot]:
-      self._cache.keep(slot, table.tokens[slot, : table.num_computed[slot]])
+      tokens = table.tokens[slot, : table.num_computed[slot]]
+      self._cache.keep(slot, tokens, is_exact=is_exact)

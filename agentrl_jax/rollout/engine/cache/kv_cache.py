@@ -10,8 +10,13 @@ from agentrl_jax.model.cache import place
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.cache.pages import PagePool, PageTree
+from agentrl_jax.rollout.engine.cache.pages import (
+  PagePool,
+  PageTree,
+  PrefixMatch,
+)
 from agentrl_jax.rollout.engine.cache.slot_table import SlotTable, padded
+from agentrl_jax.rollout.engine.cache.states import StatePool
 
 
 class KVCacheManager:
@@ -25,6 +30,8 @@ class KVCacheManager:
     that could write their sources.
   - The tree holds the pages of ended sequences; pages are evicted from it when
     a slot needs one and none is free.
+  - In a model with states, a prefix is shared as far as a copy of its state is
+    there.
   """
 
   def __init__(
@@ -39,9 +46,15 @@ class KVCacheManager:
     self._num_slots = config.slots[policy_slot]
     self._num_pages = config.num_pages(policy_slot)
     self._size = config.tokens_per_page
+    self._states, num_states = None, config.num_states(policy_slot)
+    if policy.config.has_states:
+      self._states = StatePool(self._num_slots, num_states, self._size)
     self.arrays = place(
       policy.empty_cache(
-        self._num_pages, self._size, keeps_experts=config.router_replay
+        self._num_pages,
+        self._size,
+        keeps_experts=config.router_replay,
+        num_states=num_states,
       ),
       sharding,
     )
@@ -59,6 +72,13 @@ class KVCacheManager:
       np.int32,
     )
     self._copies: list[tuple[int, int]] = []  # pages: source, target
+    if self._states is not None:
+      self._states.clear()
+
+  @property
+  def has_states(self) -> bool:
+    """Says if sequences have states beside their pages."""
+    return self._states is not None
 
   @property
   def publication(self) -> int:
@@ -68,10 +88,12 @@ class KVCacheManager:
   def set_weights(self, publication: int) -> None:
     """Drops pages of ended sequences that other weights computed."""
     self._tree.set_weights(publication)
+    if self._states is not None:
+      self._states.clear()
 
   def num_cached(self, tokens: np.ndarray) -> int:
     """Returns how many of the first tokens are in pages that can be shared."""
-    return self._tree.match_prefix(tokens).size
+    return self._match(tokens).size
 
   def allocate(
     self, slot: int, tokens: np.ndarray, num_tokens: int, num_spare: int
@@ -82,7 +104,7 @@ class KVCacheManager:
     if too few pages can be had. `num_spare` more have to be available.
     """
     assert not self._pages[slot], f"slot {slot} has pages already"
-    match = self._tree.match_prefix(tokens)
+    match = self._match(tokens)
     self._tree.touch(match.nodes)
     shared = [node.page for node in match.nodes[: match.size // self._size]]
     num_new = self._config.pages_of(num_tokens) - len(shared)
@@ -98,6 +120,8 @@ class KVCacheManager:
       source = match.nodes[-1].page
       self._copies.append((source, self._pages[slot][len(shared)]))
       self._counts["copied"] += match.size % self._size
+    if self._states is not None:
+      self._states.restore(slot, tokens, match)
     return match.size
 
   def reserve(self, slot: int, num_tokens: int) -> bool:
@@ -118,17 +142,33 @@ class KVCacheManager:
       if pages
     )
 
-  def keep(self, slot: int, tokens: np.ndarray) -> None:
-    """Lets other sequences use the pages of a slot's computed tokens."""
-    self._tree.insert(tokens, self._pages[slot])
+  def keep(self, slot: int, tokens: np.ndarray, *, is_exact: bool) -> None:
+    """Lets other sequences use the pages of a slot's computed tokens.
+
+    Also its state, if it `is_exact`: if it holds these tokens and no more.
+    """
+    node = self._tree.insert(tokens, self._pages[slot])
+    if self._states is not None and is_exact and len(tokens):
+      self._states.keep(slot, tokens, node)
 
   def free(self, slot: int) -> None:
     """Releases the pages of a slot."""
     self._pool.release(self._pages[slot])
     self._set_pages(slot, [])
 
+  def copy_states(self) -> None:
+    """Launches the planned copies of states."""
+    if self._states is None or not (copies := self._states.planned()):
+      return
+    sources, targets = zip(*copies, strict=True)
+    sizes, none = (self._states.num_states,), self._states.num_states
+    self.arrays = programs.copy_states(
+      self.arrays, padded(sources, sizes, none), padded(targets, sizes, none)
+    )
+
   def copy(self) -> None:
-    """Launches the planned copies of pages."""
+    """Launches the planned copies of pages and states."""
+    self.copy_states()
     self._counts["evicted"] = self._tree.num_evicted
     if not self._copies:
       return
@@ -150,9 +190,21 @@ class KVCacheManager:
     num_pages = int((row_PW < self._num_pages).sum(axis=1).max())
     return row_PW[:, : self._config.table_width(num_pages)]
 
+  def states_of(self, slot_P: np.ndarray) -> np.ndarray | None:
+    """Returns the states of slots, int32 [P], if the model has any.
+
+    A slot that does not exist gets a state that does not exist.
+    """
+    if self._states is None:
+      return None
+    none = np.int32(self._states.num_states)
+    return np.where(slot_P < self._num_slots, slot_P, none)
+
   def check(self, table: SlotTable) -> None:
     """Raises `AssertionError` if a page is lost, or might be overwritten."""
     assert not self._copies, "planned and never copied"
+    if self._states is not None:
+      self._states.check()
     self._tree.check()
     held = Counter(page for pages in self._pages for page in pages)
     for slot, pages in enumerate(self._pages):
@@ -164,6 +216,13 @@ class KVCacheManager:
       begin = table.num_computed[slot] // self._size
       assert all(held[page] == 1 for page in pages[begin:]), (slot, pages)
     self._pool.check(held + Counter(self._tree.pages))
+
+  def _match(self, tokens: np.ndarray) -> PrefixMatch:
+    """Finds the longest prefix that a sequence can begin from."""
+    match = self._tree.match_prefix(tokens)
+    if self._states is None:
+      return match
+    return self._states.match(tokens, match)
 
   def _make_room(self, number: int, num_spare: int) -> bool:
     """Frees pages until `number` are; False if they, or the spare, are not."""

@@ -81,6 +81,9 @@ class Node:
   tokens: np.ndarray  # int32, those that follow the tokens of the parent
   parent: "Node | None"
   page: int = -1
+  # By the tokens of a page below this one, or its first ones, the copy of the
+  # state after them.
+  states: dict[bytes, int] = dataclasses.field(default_factory=dict)
   children: dict[bytes, "Node"] = dataclasses.field(default_factory=dict)
   # Sorted keys of the children, so that similar ones are neighbors.
   sorted_keys: list[bytes] = dataclasses.field(default_factory=list)
@@ -196,10 +199,11 @@ class PageTree:
     for node in reversed(nodes):
       self._order.move_to_end(node)
 
-  def insert(self, tokens: np.ndarray, pages: Sequence[int]) -> None:
+  def insert(self, tokens: np.ndarray, pages: Sequence[int]) -> Node:
     """Holds the pages of a sequence that has computed these tokens.
 
-    Where the tree has a page of the same tokens, it keeps that one.
+    Where the tree has a page of the same tokens, it keeps that one. Returns the
+    page of the last token.
     """
     node, nodes = self._root, []
     for index, start in enumerate(range(0, len(tokens), self._page_size)):
@@ -213,6 +217,7 @@ class PageTree:
       nodes.append(child)
       node = child
     self.touch(nodes)
+    return node
 
   def evict(self, number: int) -> None:
     """Frees up to `number` pages, the least recently used leaf first."""

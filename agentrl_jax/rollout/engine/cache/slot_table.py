@@ -95,13 +95,17 @@ class SlotTable:
     """Most tokens of each slot in the cache once a call of so many has run."""
     return np.minimum(self.num_launched + num_tokens, self.max_length)
 
-  def num_coming(self, request: Request) -> int:
-    """Most tokens of a prompt that a slot prefills and does not have yet."""
+  def num_coming(self, request: Request, *, whole: bool) -> int:
+    """Most tokens of a prompt that a slot prefills and does not have yet.
+
+    Counts `whole` prompts alone, or also where a prompt begins alike.
+    """
     prefilling = self.prefilling()
     prompt = request.tokens[: request.prefill_length]
     same = self.tokens[prefilling, : len(prompt)] == prompt
     shared = np.logical_and.accumulate(same, axis=1).sum(axis=1)
-    coming = np.minimum(shared, self.prefill_length[prefilling])
+    size = self.prefill_length[prefilling]
+    coming = np.minimum(shared, np.where(whole & (shared < size), 0, size))
     return int(coming.max(initial=0))
 
   def oldest_first(self, slots: np.ndarray) -> np.ndarray:

@@ -28,11 +28,12 @@ class SlotTableTest(unittest.TestCase):
     branch = np.concatenate([LONG[:12], OTHER])
     for prompt, coming in ((LONG, 20), (branch, 12), (OTHER, 0)):
       request = Request(prompt, SamplingParams(), 9)
-      self.assertEqual(self.table.num_coming(request), coming)
+      self.assertEqual(self.table.num_coming(request, whole=False), coming)
+      alike = coming if prompt is LONG else 0
+      self.assertEqual(self.table.num_coming(request, whole=True), alike)
     self.table.num_computed[slot] = 20  # it is there
-    self.assertEqual(
-      self.table.num_coming(Request(LONG, SamplingParams(), 9)), 0
-    )
+    request = Request(LONG, SamplingParams(), 9)
+    self.assertEqual(self.table.num_coming(request, whole=False), 0)
 
   def test_tokens_that_a_call_did_not_sample_need_no_room(self):
     slot = self.assign(LONG, 20)  # up to 31
