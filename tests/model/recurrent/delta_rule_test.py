@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
@@ -32,42 +31,21 @@ def _inputs(kind: str, seed: int):
   return [jnp.asarray(x, jnp.float32) for x in (q, k, v, g, beta)]
 
 
-def _spoilt(tokens):
-  return [x.at[:, -PADDING:].set(np.nan) for x in tokens]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _slopes(compute, fixed, inputs):
-  """Slopes of one number of all outputs, and the outputs."""
-
-  def total(*inputs):
-    found = compute(fixed, *inputs)
-    return sum(jnp.vdot(x, jnp.cos(jnp.arange(x.size))) for x in found), found
-
-  return jax.grad(total, range(len(inputs)), has_aux=True)(*inputs)
-
-
-def _off_padding(is_real_BT, out):
-  return jnp.where(is_real_BT[..., None, None], out, 0)
-
-
 def _chunked(marks, *tokens):
   rows = ancestry(*marks)
   out = delta_rule.chunked(*tokens, rows, chunk=CHUNK)
-  return [_off_padding(rows.is_real_BT, out)]
+  return [paths.off_padding(rows.is_real_BT, out)]
 
 
 def _by_paths(path: paths.Paths, *tokens):
-  alone = [x[path.row_P[:, None], path.token_PT] for x in tokens]
   zeros = jnp.zeros((len(path.row_P), *STATES[1:]))
-  out, _ = delta_rule.recurrent(*alone, zeros, path.length_P)
-  out = out.reshape(-1, *out.shape[2:])[path.where_BT]
-  return [_off_padding(path.mark_BT > 0, out)]
+  apart = map(path.apart, tokens)
+  return [path.together(delta_rule.recurrent(*apart, zeros, path.length_P)[0])]
 
 
 def _continued(extend, length_B, *inputs):
   out, after = extend(*inputs, length_B)
-  return _off_padding(jnp.arange(LENGTH) < length_B[:, None], out), after
+  return paths.off_padding(jnp.arange(LENGTH) < length_B[:, None], out), after
 
 
 _by_chunks, _by_tokens = (
@@ -77,23 +55,18 @@ _by_chunks, _by_tokens = (
 
 
 class DeltaRuleTest(parameterized.TestCase):
-  def assert_close(self, found, wanted):
-    for x, y in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
-      np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
-
   @parameterized.product(kind=KINDS, seed=(0, 1, 2), is_tree=(False, True))
   def test_packed_rows_are_each_path_by_itself(self, kind, seed, is_tree):
     tokens, rows = _inputs(kind, seed), paths.draw(seed, is_tree=is_tree)
-    marks = paths.marks(rows, is_tree=is_tree)
-    found = _slopes(_chunked, marks, _spoilt(tokens))
-    self.assert_close(found, _slopes(_by_paths, rows, tokens))
+    found = paths.slopes(_chunked, rows.marks, paths.spoilt(tokens))
+    paths.assert_close(found, paths.slopes(_by_paths, rows, tokens))
 
   @parameterized.parameters(*KINDS)
   def test_sequences_go_on(self, kind):
     """By chunks from a state, as by the recurrence; one is not extended."""
     tokens, length_B = _inputs(kind, 0), jnp.array([LENGTH - PADDING, 0])
     state = jnp.sin(jnp.arange(np.prod(STATES), dtype=float)).reshape(STATES)
-    found = _slopes(_by_chunks, length_B, [*_spoilt(tokens), state])
-    wanted = _slopes(_by_tokens, length_B, [*tokens, state])
-    self.assert_close(found, wanted)
+    found = paths.slopes(_by_chunks, length_B, [*paths.spoilt(tokens), state])
+    wanted = paths.slopes(_by_tokens, length_B, [*tokens, state])
+    paths.assert_close(found, wanted)
     np.testing.assert_array_equal(found[1][1][1], state[1])
