@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from agentrl_jax.model.config import ModelConfig
 
 # A (keys, values) pair per layer, each [N pages, K heads, T positions, H
-# channels]; or states [N, heads, key channels, value channels] in float32 and
-# windows [N, tokens, channels]. The numbers of each token's experts may follow,
-# as one head.
+# channels], or latents, as the keys of one head; or states [N, heads, key
+# channels, value channels] in float32 and windows [N, tokens, channels]. The
+# numbers of each token's experts may follow, as one head.
 KVCache = tuple[tuple[jax.Array, ...], ...]
 _WINDOW_AXES = 3  # pools of pages have four
 
@@ -44,14 +44,16 @@ def empty_cache(
     kept = [((num_pages, 1, page_size, num_chosen), number)]
 
   def layer(c: ModelConfig) -> tuple[jax.Array, ...]:
-    pool = (num_pages, c.num_kv_heads, page_size, c.head_dim), dtype
-    pair = [pool, pool]
+    arrays = [
+      ((num_pages, num_heads, page_size, channels), dtype)
+      for num_heads, channels in c.cached_shapes
+    ]
     if c.is_delta:
       number = num_pages if num_states is None else num_states
       state = (number, c.delta_heads, c.delta_key_dim, c.delta_value_dim)
       window = (number, c.delta_taps - 1, c.delta_channels)
-      pair = [(state, jnp.float32), (window, dtype)]
-    return tuple(jnp.zeros(*array) for array in (*pair, *kept))
+      arrays = [(state, jnp.float32), (window, dtype)]
+    return tuple(jnp.zeros(*array) for array in (*arrays, *kept))
 
   stacks = config.stacks
   return tuple(layer(stacks[stack][0]) for stack in config.layer_stacks)
@@ -90,7 +92,7 @@ def place(cache: KVCache, split: jax.sharding.Sharding | None) -> KVCache:
 def places(cache: KVCache, split: jax.sharding.Sharding) -> Any:
   """Returns `split` for arrays of several heads.
 
-  The others are on every device: windows, and numbers of experts.
+  The others are on every device: latents, windows, and numbers of experts.
   """
   whole = split
   if isinstance(split, jax.sharding.NamedSharding):

@@ -13,7 +13,13 @@ STRETCHES: Mapping[str, tuple[str, ...]] = {
   "default": (),
   "linear": ("rope_factor",),
   "llama3": ("rope_factor", *_BANDS),
-  "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
+  "yarn": (
+    "rope_factor",
+    *_BANDS,
+    "rope_truncate",
+    "rope_attention_factor",
+    "rope_mscale",
+  ),
   "proportional": ("rope_factor",),
 }
 # Keys of params whose leaves are stacked: layers of one shape each.
@@ -41,6 +47,17 @@ _OF_DELTA = (
   "delta_key_dim",
   "delta_value_dim",
   "delta_taps",
+)
+# Fields of attention by latents, and those that it does without.
+_OF_LATENTS = ("query_rank", "rotary_key_dim", "value_dim", "rope_mscale")
+_NOT_OF_LATENTS = (
+  "qk_norm",
+  "qkv_bias",
+  "o_bias",
+  "sinks",
+  "window",
+  "query_pre_attn_scalar",
+  "partial_rotary_factor",
 )
 
 # Of layers of one kind.
@@ -88,6 +105,7 @@ class ModelConfig:
   rope_original_context: int = 0  # tokens
   rope_truncate: bool = True  # yarn blends between whole channels
   rope_attention_factor: float = 1.0  # of rotated queries and keys, in yarn
+  rope_mscale: float = 0.0  # yarn's of latent attention: see `score_factor`
   partial_rotary_factor: float = (
     1.0  # of a head's channels that turn; GLM-4: 0.5
   )
@@ -102,6 +120,12 @@ class ModelConfig:
   value_norm: bool = False  # Gemma 4: without a scale
   query_pre_attn_scalar: int = 0  # its root divides scores; 0: head_dim's
   sinks: bool = False  # a score per head without a value; gpt-oss
+  # DeepSeek-V3: channels of a token's latent, from which every head makes its
+  # keys and values; 0: these are projections of hidden states.
+  latent_dim: int = 0
+  query_rank: int = 0  # channels of the latent of queries; 0: there is none
+  rotary_key_dim: int = 0  # a head's last channels, whose key all heads share
+  value_dim: int = 0  # channels of a head's values
   norm_epsilon: float = 1e-6
   zero_centered_norm: bool = False  # scales are 1 + what is stored; Gemma
   tied_embedding: bool = True
@@ -170,7 +194,7 @@ class ModelConfig:
         f"model.experts_per_token={self.experts_per_token} must lie between 1 "
         f"and model.num_experts={self.num_experts}, or both be 0"
       )
-    self._check_experts()
+    self._check()
     if self.activation not in ACTIVATIONS:
       raise ConfigError(
         f"model.activation={self.activation!r} must be one of "
@@ -178,6 +202,7 @@ class ModelConfig:
       )
     self._check_window()
     self._check_global()
+    self._check_latents()
     self._check_rotary()
     self._check_delta()
 
@@ -348,10 +373,23 @@ class ModelConfig:
 
   @property
   def rotary_channels(self) -> int:
-    """Number of channels of a head that are rotated, the first ones."""
+    """Channels of a head that turn: its first ones, with latents its last."""
     if self.rope_type == "proportional":
       return self.head_dim  # of which some turn by nothing
-    return int(self.head_dim * self.partial_rotary_factor)
+    share = int(self.head_dim * self.partial_rotary_factor)
+    return self.rotary_key_dim or share
+
+  @property
+  def cached_shapes(self) -> tuple[tuple[int, int], ...]:
+    """Heads and channels of a layer's keys and values, or of its latents."""
+    if self.latent_dim:
+      return ((1, self.latent_dim + self.rotary_key_dim),)
+    return ((self.num_kv_heads, self.head_dim),) * 2
+
+  @property
+  def score_factor(self) -> float:
+    """Factor of scores by yarn (DeepSeek-V3's `mscale_all_dim`)."""
+    return (1 + 0.1 * self.rope_mscale * math.log(self.rope_factor)) ** 2
 
   def _check_window(self) -> None:
     for field in ("window", "window_period", "query_pre_attn_scalar"):
@@ -437,6 +475,26 @@ class ModelConfig:
         f"model.logit_cap={self.logit_cap} must be 0, for no cap, or above 0"
       )
 
+  def _check_latents(self) -> None:
+    if not self.latent_dim:
+      self._refuse_idle(_OF_LATENTS, "model.latent_dim=0")
+      return
+    self._refuse_idle(_NOT_OF_LATENTS, f"model.latent_dim={self.latent_dim}")
+    if (
+      min(self.latent_dim, self.value_dim) < 1
+      or min(self.query_rank, self.rope_mscale) < 0
+      or not 0 < self.rotary_key_dim < self.head_dim
+      or self.num_kv_heads != self.num_heads
+    ):
+      raise ConfigError(
+        f"model.latent_dim={self.latent_dim} and model.value_dim="
+        f"{self.value_dim} must be at least 1, model.query_rank="
+        f"{self.query_rank} and model.rope_mscale={self.rope_mscale} at least "
+        f"0, model.rotary_key_dim={self.rotary_key_dim} between 0 and "
+        f"model.head_dim={self.head_dim}, and model.num_kv_heads="
+        f"{self.num_kv_heads} be model.num_heads={self.num_heads}"
+      )
+
   def _check_rotary(self) -> None:
     if not 0 < self.partial_rotary_factor <= 1:
       raise ConfigError(
@@ -446,13 +504,15 @@ class ModelConfig:
     if self.rotary_channels % 2:
       share = f" x partial_rotary_factor={self.partial_rotary_factor}"
       product = share if self.partial_rotary_factor < 1 else ""
+      whole = f"head_dim={self.head_dim}{product}"
+      part = f"rotary_key_dim={self.rotary_key_dim}"
       raise ConfigError(
-        f"model.head_dim={self.head_dim}{product} must be even: rotary "
+        f"model.{part if self.rotary_key_dim else whole} must be even: rotary "
         "positions turn pairs of channels"
       )
     self._check_stretch()
 
-  def _check_experts(self) -> None:
+  def _check(self) -> None:
     if not self.num_experts:
       self._refuse_idle(_OF_EXPERTS, "model.num_experts=0")
       return

@@ -19,7 +19,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import reference
+from agentrl_jax.model.attention.latent import LatentAttention
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.layers.delta import DeltaMixer
@@ -105,6 +107,20 @@ class Attention(nnx.Module):
     q = turn(q.reshape(heads)).reshape(q.shape)
     return jnp.concatenate([q, gate], axis=-1), turn(k), v
 
+  def extend(
+    self,
+    x_BCD: Array,
+    cache: tuple[Array, ...],
+    position_BC: Array,
+    write: Callable[[Array, Array], Array],
+    attend: Callable[..., Array],
+    is_local: bool,
+  ) -> tuple[Array, tuple[Array, ...]]:
+    """Mixes values of a cache; see `Layer.extend`."""
+    q, *entries = self.project(x_BCD, position_BC, is_local)
+    cache = tuple(map(write, cache, entries))
+    return self.mix(attend, q, *cache), cache
+
   def mix(self, attend: Callable[..., Array], q: Array, *kv: Array) -> Array:
     """Returns the values that `attend` mixes, given the sinks, if any.
 
@@ -140,7 +156,7 @@ class Layer(nnx.Module):
     if c.is_delta:
       self.delta = DeltaMixer(c, rngs)
     else:
-      self.attention = Attention(c, rngs)
+      self.attention = (LatentAttention if c.latent_dim else Attention)(c, rngs)
     self.mlp_norm = norm() if c.pre_norm else _unchanged
     if c.num_experts:
       self.experts = Experts(c, rngs)
@@ -205,29 +221,29 @@ class Layer(nnx.Module):
   def extend(
     self,
     x_BCD: Array,
-    pair: tuple[Array, Array],
+    cache: tuple[Array, ...],
     position_BC: Array,
     write: Callable[[Array, Array], Array],
     attend: Callable[..., Array],
     apply_experts: Callable[[Experts, Array], Array],
     is_local: bool,
-  ) -> tuple[Array, tuple[Array, Array]]:
+  ) -> tuple[Array, tuple[Array, ...]]:
     """Applies the layer to new tokens of each slot; returns the new cache too.
 
-    `write` adds entries to keys or values, a `pair`; `attend` maps q, keys and
+    `write` adds entries to an array of the `cache`; `attend` maps q, keys and
     values to the mixed values; `apply_experts` is called if there are any;
     `is_local` layers see the window alone. A delta layer's pair are states and
     windows, which `attend` takes with its inputs, and returns with the values.
     """
     y_BCD = self.attention_norm(x_BCD)
     if hasattr(self, "delta"):
-      mixed, pair = attend(self.delta.inputs(y_BCD), pair)
+      mixed, cache = attend(self.delta.inputs(y_BCD), cache)
       mixed = self.delta.gated(y_BCD, mixed)
     else:
-      q, k, v = self.attention.project(y_BCD, position_BC, is_local)
-      pair = write(pair[0], k), write(pair[1], v)
-      mixed = self.attention.mix(attend, q, *pair)
-    return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), pair
+      mixed, cache = self.attention.extend(
+        y_BCD, cache, position_BC, write, attend, is_local
+      )
+    return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), cache
 
   def _finish(
     self,
@@ -335,6 +351,8 @@ def copying(params: dict[str, Any], gain: float) -> dict[str, Any]:
   Returns:
     The same params but for the output kernels of attention, [L, K, G, H, D]:
     L layers, K key/value heads, G query heads of each, H channels, D width.
+
+  Raises `ConfigError` where heads make their values of latents.
   """
   is_first = True
   for stack in STACKS:
@@ -348,6 +366,12 @@ def _copying(
   layers: dict[str, Any], gain: float, *, is_first: bool
 ) -> dict[str, Any]:
   attention = layers["attention"]
+  if "kv_up" in attention:
+    raise ConfigError(
+      "warm_start.copy_gain is for heads that make their values of hidden "
+      "states, and these make them of latents: set "
+      "--config.warm_start.copy_gain=0"
+    )
   values = attention.get("v", attention["k"])
   v_LDKH, o_LKGHD = values["kernel"], attention["o"]["kernel"]
   transposed_LK1HD = jnp.moveaxis(v_LDKH, 1, 3)[:, :, None]

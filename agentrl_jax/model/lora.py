@@ -27,8 +27,11 @@ Params = dict[str, Any]
 Path = tuple[str, ...]
 Product = Callable[..., jax.Array]
 
+_OF_LATENTS = ("q_down", "kv_down", "kv_up")
+IN_ATTENTION = ("q", "k", "v", "o", *_OF_LATENTS)
+OF_MLPS = ("gate", "up", "down")
 # Projections that can be adapted.
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TARGETS = (*IN_ATTENTION, *OF_MLPS)
 # How many axes the inputs of projections have, also of delta layers' own.
 INPUT_AXES = dict.fromkeys(TARGETS, 1) | {
   "o": 3,
@@ -39,7 +42,6 @@ INPUT_AXES = dict.fromkeys(TARGETS, 1) | {
 }
 # Trained as they are where there are any: the base has no critic to speak of.
 WHOLE = ("critic",)
-IN_ATTENTION = ("q", "k", "v", "o")
 A, B = "lora_a", "lora_b"
 
 
@@ -54,7 +56,7 @@ class LoraConfig(Section, section="lora"):
     16.0, "numerator of the adapters' scale, alpha / rank", above=0
   )
   targets: tuple[str, ...] = key(
-    TARGETS,
+    tuple(name for name in TARGETS if name not in _OF_LATENTS),
     "matrices that are adapted; gate, up and down are those of experts, if any",
     one_of=TARGETS,
   )
@@ -89,19 +91,27 @@ class LoraConfig(Section, section="lora"):
         paths[name] = (name, "kernel")
     return paths
 
-  def check_experts(self, model: ModelConfig) -> None:
-    """Refuses adapters of experts that no file of PEFT's could hold.
+  def check(self, model: ModelConfig) -> None:
+    """Refuses projections that the model's attention has not.
 
-    Raises `ConfigError`.
+    Also adapters of experts that no file of PEFT's could hold. Raises
+    `ConfigError`.
     """
+    there = projections(model)
     of_experts = {*self.targets} - {*IN_ATTENTION}
+    if self and (absent := {*self.targets} - of_experts - {*there}):
+      raise ConfigError(
+        f"lora.targets={self.targets}: this model's attention has no "
+        f"{', '.join(sorted(absent))}; it has {', '.join(there)}. Set "
+        f'--config.lora.targets="{there}"'
+      )
     if not self or not model.num_experts or not of_experts:
       return
     if model.expert_bias:
       raise ConfigError(
         f"lora.targets={self.targets}: gpt-oss keeps all experts of a layer in "
         "one tensor, which has no adapters here. Set "
-        f'--config.lora.targets="{IN_ATTENTION}"'
+        f'--config.lora.targets="{there}"'
       )
     if len(of_experts & {"gate", "up"}) == 1:
       raise ConfigError(
@@ -116,6 +126,14 @@ class LoraConfig(Section, section="lora"):
 
 
 NO_ADAPTERS = LoraConfig()
+
+
+def projections(c: ModelConfig) -> tuple[str, ...]:
+  """Names the projections that a layer's attention has."""
+  if not c.latent_dim:
+    return ("q", "k", "v", "o")
+  has_down = ("q_down",) if c.query_rank else ()
+  return ("q", *has_down, "kv_down", "kv_up", "o")
 
 
 def init(

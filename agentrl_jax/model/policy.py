@@ -54,7 +54,7 @@ class Policy:
     With an `adaptation` of rank above 0, adapters are trained, and the params
     that they belong to stay fixed.
     """
-    adaptation.check_experts(config)
+    adaptation.check(config)
     self.config = config
     self.adaptation = adaptation
     self.compute = compute
@@ -339,10 +339,10 @@ class Policy:
         array_NKTH = kv.write(array_NKTH, entry, write_BC, chunk.page_BW)
       return array_NKTH
 
-    def attend(q: jax.Array, keys: jax.Array, values: jax.Array, **how: Any):
+    def attend(q: jax.Array, *cached: jax.Array, **how: Any):
       how |= {"compute": self.compute, "mesh": self.mesh}
       mixed = [
-        chunk.attend(part, keys, values, position, **how)
+        chunk.attend(part, cached, position, **how)
         for chunk, (position, _), part in zip(
           chunks, at, rows.split(q), strict=True
         )
@@ -358,7 +358,8 @@ class Policy:
         mixed.append(out)
       return rows.join(mixed), pair
 
-    for layer, stack, (keys, values, *kept), is_local in zip(
+    num_arrays = len(self.config.cached_shapes)
+    for layer, stack, arrays, is_local in zip(
       each_layer(self.config, params),
       self.config.layer_stacks,
       cache,
@@ -366,13 +367,14 @@ class Policy:
       strict=True,
     ):
       window = self.config.window if is_local else 0
+      kept = arrays[num_arrays:]
       choices: list[jax.Array] = []
       apply_experts = self._apply_experts(
         choices if kept else None, splits_rows=False
       )
-      x_BCD, pair = self._modules.layer(self._folded(layer), stack).extend(
+      x_BCD, arrays = self._modules.layer(self._folded(layer), stack).extend(
         x_BCD,
-        (keys, values),
+        arrays[:num_arrays],
         position_BC,
         write,
         remember
@@ -382,8 +384,8 @@ class Policy:
         is_local,
       )
       if choices:
-        kept = [write(kept[0], choices[0][:, :, None])]
-      written.append((*pair, *kept))
+        kept = (write(kept[0], choices[0][:, :, None]),)
+      written.append((*arrays, *kept))
     return rows.split(stem.final_norm(x_BCD)), tuple(written)
 
   def _embed(

@@ -247,6 +247,8 @@ def check_mesh(
   for key, size, axis in (
     ("train.row_length", batch.row_length, "sequence"),
     ("model.width", model.width, "fsdp"),
+    ("model.latent_dim", model.latent_dim, "fsdp"),
+    ("model.query_rank", model.query_rank, "fsdp"),
     ("model.num_kv_heads", model.shared_kv_heads, "tensor"),
     ("model.delta_key_heads", model.delta_key_heads, "tensor"),
     *((f"model.{part}", n, "tensor") for part, n in model.mlp_parts.items()),

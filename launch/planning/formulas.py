@@ -199,7 +199,8 @@ def exchanged(settings: Settings) -> float:
     share = (mesh["tensor"] - 1) / mesh["tensor"]
     size += 2 * sums * here * c.width * number * share
   if mesh["sequence"] > 1:
-    pairs = 2 * c.num_kv_heads * c.head_dim / mesh["tensor"]
+    channels = c.head_dim + (c.value_dim or c.head_dim)
+    pairs = c.num_kv_heads * channels / mesh["tensor"]
     rest = mesh["sequence"] - 1
     size += (2 + again) * here * rest * pairs * number * c.num_layers
   return size
@@ -287,7 +288,7 @@ def _divides(settings: Settings, mesh: Mapping[str, int]) -> bool:
     )
     or c.num_experts % (mesh["tensor"] * mesh["expert"])
     or (mesh["expert"] > 1 and not c.num_experts)
-    or c.width % mesh["fsdp"]
+    or math.gcd(c.width, c.latent_dim, c.query_rank) % mesh["fsdp"]
     or length % (128 * mesh["sequence"])
   )
 

@@ -134,18 +134,30 @@ class Flops:
 
 def layers_weights(c: ModelConfig) -> int:
   """Number of all layers' weights that each token is multiplied by."""
-  attending = 0
-  for of, numbers in c.stacks.values():
-    queries = of.num_heads * of.head_dim
-    keys = of.num_kv_heads * of.head_dim
-    each = (2 + of.attention_gate) * queries + (2 - of.keys_as_values) * keys
-    attending += len(numbers) * each * (not of.is_delta)
+  attending = sum(
+    len(numbers) * attention_weights(of)
+    for of, numbers in c.stacks.values()
+    if not of.is_delta
+  )
   # Of values those of the gate and of the output, too; and two rates.
   values = c.delta_heads * c.delta_value_dim
   remembering = c.delta_channels + 2 * (values + c.delta_heads)
   routers = c.num_mixtures * (c.num_experts + c.shared_gate)
-  mixers = attending + c.num_delta * remembering
-  return c.width * (mixers + routers + 3 * mlp_channels(c))
+  others = c.num_delta * remembering + routers + 3 * mlp_channels(c)
+  return attending + c.width * others
+
+
+def attention_weights(c: ModelConfig) -> int:
+  """Number of the weights of a layer's attention."""
+  queries = c.num_heads * c.head_dim
+  if not c.latent_dim:
+    keys = (2 - c.keys_as_values) * c.num_kv_heads * c.head_dim
+    return c.width * ((2 + c.attention_gate) * queries + keys)
+  values = c.num_heads * c.value_dim
+  still = queries - c.num_heads * c.rotary_key_dim
+  shared = c.width * (c.query_rank + c.latent_dim + c.rotary_key_dim)
+  of_heads = (c.query_rank or c.width) * queries + c.width * values
+  return shared + of_heads + c.latent_dim * (still + values)
 
 
 def head_channels(c: ModelConfig) -> float:
@@ -190,7 +202,8 @@ def num_params(c: ModelConfig) -> int:
 
 def attention(c: ModelConfig, keys: float) -> float:
   """Operations of a token's scores over `keys`, and of mixing their values."""
-  return 4 * c.num_heads * head_channels(c) * keys
+  channels = head_channels(c)
+  return 2 * c.num_heads * (channels + (c.value_dim or channels)) * keys
 
 
 def mixing(c: ModelConfig, keys: float, *, in_chunks: bool = True) -> float:
@@ -316,12 +329,17 @@ def mean_over_layers(
   return share * of_window(c.window) + (1 - share) * of_window(0)
 
 
+def cached_numbers(c: ModelConfig) -> int:
+  """Numbers that a layer's cache has of a token."""
+  return sum(heads * channels for heads, channels in c.cached_shapes)
+
+
 def cached(c: ModelConfig, of_window: Callable[[int], float]) -> float:
   """Numbers that all layers cache for the tokens that `of_window` counts."""
   stacks = c.stacks
   of_layer = (stacks[stack][0] for stack in c.layer_stacks)
   return sum(
-    2 * of.num_kv_heads * of.head_dim * of_window(c.window * is_local)
+    cached_numbers(of) * of_window(c.window * is_local)
     for of, is_local in zip(of_layer, c.local_layers, strict=True)
     if not of.is_delta
   )
@@ -433,5 +451,10 @@ def extend(
   if with_head:
     weights += head_weights(c)
   keys = mean_over_layers(c, lambda window: min(context, window or context))
-  each = 2 * weights + mixing(c, keys, in_chunks=False)
+  if c.latent_dim:
+    # They are mixed as they are, by queries of as many channels.
+    mixed = c.num_layers * 4 * c.num_heads * cached_numbers(c) * keys
+  else:
+    mixed = mixing(c, keys, in_chunks=False)
+  each = 2 * weights + mixed
   return Flops(each * tokens, each * tokens)

@@ -79,6 +79,14 @@ GEMMA_4 = {
   "layer_scale": True,
   "logit_cap": 3.0,
 }
+LATENTS = {
+  "qk_norm": False,
+  "num_kv_heads": 4,
+  "latent_dim": 10,
+  "query_rank": 12,
+  "rotary_key_dim": 6,
+  "value_dim": 5,
+}
 VARIANTS = (
   ("qwen3", {}),
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
@@ -124,6 +132,13 @@ VARIANTS = (
   ("qwen3.5", QWEN3_5),
   ("qwen3_next", QWEN3_NEXT | {"num_layers": 4, "delta_period": 3}),
   ("gemma4", GEMMA_4),
+  (
+    "deepseek",
+    LATENTS
+    | GLM_4_5
+    | STRETCHED
+    | {"rope_type": "yarn", "rope_mscale": 0.8, "rope_attention_factor": 1.1},
+  ),
 )
 
 
@@ -415,6 +430,10 @@ class ConfigTest(parameterized.TestCase):
     ("groups", GLM_4_5 | {"expert_groups": 8}, "groups of two or more"),
     ("group", GLM_4_5 | {"groups_per_token": 1}, "and hold .*_per_token=3"),
     ("dense", GLM_4_5 | {"dense_layers": 2}, "from 1 to .* - 1 = 1 and"),
+    ("idle_value", {"value_dim": 5}, "=5 means nothing with .*latent_dim=0"),
+    ("latent_heads", LATENTS | {"num_kv_heads": 2}, "be model.num_heads=4"),
+    ("latent_norm", LATENTS | {"qk_norm": True}, "True means .*latent_dim=10"),
+    ("latent_turn", LATENTS | {"rotary_key_dim": 8}, "between 0 and .*_dim=8"),
     ("no_width", GLM_4_5 | {"dense_mlp_width": 0}, "dense_mlp_width=0 above"),
     (
       "share",

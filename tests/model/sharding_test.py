@@ -14,7 +14,13 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.sharding import MeshConfig
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from tests.model.policy_test import CONFIG, GEMMA_4, GLM_4_5, QWEN3_NEXT
+from tests.model.policy_test import (
+  CONFIG,
+  GEMMA_4,
+  GLM_4_5,
+  LATENTS,
+  QWEN3_NEXT,
+)
 from tests.settings import COMPUTE
 
 
@@ -22,7 +28,7 @@ class ShardingTest(absltest.TestCase):
   def test_every_parameter_is_named(self):
     for changes in (
       {"tied_embedding": False, "qkv_bias": True},
-      {"value_head": True} | GLM_4_5,
+      {"value_head": True} | GLM_4_5 | LATENTS,
       {"joint_qk_norm": True, "sandwich_norm": True, "pre_norm": False},
       QWEN3_NEXT,
       {},

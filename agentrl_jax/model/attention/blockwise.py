@@ -108,7 +108,7 @@ def _forward(block, q_BKGTH, k_BKSH, v_BKSH, sink_KG, visible):
   zeros = (
     jnp.full(of_query, _HIDDEN),
     jnp.zeros(of_query),
-    jnp.zeros(q_BKGTH.shape),
+    jnp.zeros((*of_query, v_BKSH.shape[-1])),
   )
   if sink_KG is not None:
     top_BKGT = jnp.broadcast_to(sink_KG[..., None].astype(float), of_query)

@@ -48,8 +48,7 @@ def choose(
 
 def attend(
   q_BCKGH: jax.Array,
-  k_NKTH: jax.Array,
-  v_NKTH: jax.Array,
+  cached: Sequence[jax.Array],
   page_BW: jax.Array,
   position_BC: jax.Array,
   sink_KG: jax.Array | None = None,
@@ -60,14 +59,16 @@ def attend(
 ) -> jax.Array:
   """Lets each token attend to its sequence's positions up to its own position.
 
-  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
-  of `reference.softmax`. Returns [B, C, K, G, H]; of a sequence at position -1,
+  `cached` are keys and values [N, K, T, H], or keys alone, whose values are the
+  keys; those are of one head, and on every device. Of these it sees the last
+  `window`, where that is not 0. `sink_KG` are scores of `reference.softmax`.
+  Returns [B, C, K, G, H]; of a sequence at position -1,
   nothing is read, and its result means nothing. The plain form, which also
   computes chunks of several tokens, copies the pages to rows first.
   """
   if q_BCKGH.shape[1] == 1:
     platform = platform_of(mesh)
-    chosen, reason = choose(compute, platform, k_NKTH.shape[2])
+    chosen, reason = choose(compute, platform, cached[0].shape[2])
     if reason:
       warn_once(f"decoding copies the pages that it reads: {reason}")
     if chosen == "ragged":
@@ -76,38 +77,41 @@ def attend(
           paged.attend, window=window, interpret=platform != "tpu"
         ),
         mesh,
-        (q_BCKGH[:, 0], k_NKTH, v_NKTH),
+        (q_BCKGH[:, 0], tuple(cached)),
         (page_BW, position_BC[:, 0] + 1),
         sink_KG,
       )
       return mixed_BKGH[:, None]
-  k_BKSH, v_BKSH = (kv.take_pages(x, page_BW) for x in (k_NKTH, v_NKTH))
+  rows = [kv.take_pages(x, page_BW) for x in cached]
   return reference.attend_cache(
-    q_BCKGH, k_BKSH, v_BKSH, position_BC, sink_KG, window=window
+    q_BCKGH, rows[0], rows[-1], position_BC, sink_KG, window=window
   )
 
 
 def _on_devices(
   attend: Callable[..., jax.Array],
   mesh: Mesh | None,
-  arrays: tuple[jax.Array, jax.Array, jax.Array],
+  arrays: tuple[jax.Array, tuple[jax.Array, ...]],
   places: tuple[jax.Array, ...],
   sink_KG: jax.Array | None,
 ) -> jax.Array:
   """Calls a kernel with queries, keys and values of each device's heads.
 
+  Keys that are their own values are whole on each, and only queries are split.
   `places` say which keys are whose, and are the same on all devices.
   """
+  queries, cached = arrays
   if not sharding.is_split(mesh):
     return attend(*arrays, *places, sink_KG)
-  query = _query_spec(mesh, arrays[0].shape[2])
+  query, of_cache = _query_spec(mesh, queries.shape[2]), _CACHE
+  if len(cached) == 1:
+    query, of_cache = sharding.spec(None, None, "kv_heads", None), jax.P()
   on_device = jax.shard_map(
     attend,
     mesh=mesh,
     in_specs=(
       query,
-      _CACHE,
-      _CACHE,
+      (of_cache,) * len(cached),
       *[jax.P()] * len(places),
       jax.P(*query[1:3]) if sink_KG is not None else None,
     ),
@@ -151,17 +155,14 @@ class Chunk:
   def attend(
     self,
     q_BCKGH: jax.Array,
-    keys_NKTH: jax.Array,
-    values_NKTH: jax.Array,
+    cached: Sequence[jax.Array],
     position_BC: jax.Array,
     **how: Any,
   ) -> jax.Array:
-    """Lets the tokens attend; `how` is as the function `attend` takes it."""
+    """Lets the tokens attend; `cached` and `how` are those of `attend`."""
     is_read_B1 = self.length_B[:, None] > 0
     position_BC = jnp.where(is_read_B1, position_BC, -1)
-    return attend(
-      q_BCKGH, keys_NKTH, values_NKTH, self.page_BW, position_BC, **how
-    )
+    return attend(q_BCKGH, cached, self.page_BW, position_BC, **how)
 
 
 class ChunkRows:

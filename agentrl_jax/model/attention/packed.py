@@ -98,7 +98,7 @@ def attend(
   those from `begin_BT` on. `sink_KG` are scores of `reference.softmax`. Returns
   [B, T, K, G, H]. See `attention.blockwise` for the rule.
   """
-  length, channels = q_BTKGH.shape[1], q_BTKGH.shape[4]
+  length, channels = q_BTKGH.shape[1], max(q_BTKGH.shape[4], v_BTKH.shape[3])
   platform = platform_of(mesh)
   chosen, reason = choose(
     compute, platform, channels, has_sinks=sink_KG is not None
@@ -250,17 +250,26 @@ def _attend_cudnn(
   each in bfloat16.
   """
   num_rows, length, _, _, channels = q_BTKGH.shape
+  scale = channels**-0.5
+  # The kernel takes queries and values of as many channels.
+  most = max(channels, v_BSKH.shape[-1])
+  num_values, shape = v_BSKH.shape[-1], (*q_BTKGH.shape[:-1], most)
+  q_BTKGH, k_BSKH, v_BSKH = (
+    jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])])
+    for x in (q_BTKGH, k_BSKH, v_BSKH)
+  )
   is_whole = length == k_BSKH.shape[1]
   visible_BTS = reference.visible(end_BS, length, first, begin_BT)
   mixed_BTNH = jax.nn.dot_product_attention(
-    q_BTKGH.reshape(num_rows, length, -1, channels),
+    q_BTKGH.reshape(num_rows, length, -1, most),
     k_BSKH,
     v_BSKH,
     mask=visible_BTS[:, None],
+    scale=scale,
     is_causal=is_whole,  # the kernel's own mask starts at the first key
     implementation="cudnn",
   )
-  return mixed_BTNH.reshape(q_BTKGH.shape)
+  return mixed_BTNH.reshape(shape)[..., :num_values]
 
 
 @functools.cache

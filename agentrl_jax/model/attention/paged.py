@@ -22,6 +22,7 @@ a head, C lists, R sequences of a list, M blocks of a list, J pages of a block.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -106,8 +107,7 @@ def list_work(
 
 def attend(
   q_BKGH: jax.Array,
-  k_NKTH: jax.Array,
-  v_NKTH: jax.Array,
+  cached: Sequence[jax.Array],
   page_BW: jax.Array,
   length_B: jax.Array,
   sink_KG: jax.Array | None = None,
@@ -117,16 +117,17 @@ def attend(
 ) -> jax.Array:
   """Lets each sequence's query attend to its first `length` positions.
 
-  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
-  of `reference.softmax`. Returns [B, K, G, H]; zeros for a sequence of length
-  0.
+  `cached` are keys and values [N, K, T, H], or keys that are their own values:
+  each page of them is fetched once. Of these it sees the last `window`, where
+  that is not 0. `sink_KG` are scores of `reference.softmax`. Returns
+  [B, K, G, H]; zeros for a sequence of length 0.
   """
   from jax.experimental import pallas as pl
   from jax.experimental.pallas import tpu as pltpu
 
   num_sequences, num_heads, num_queries, channels = q_BKGH.shape
-  num_pages, _, size, _ = k_NKTH.shape
-  num_joined = _num_joined(k_NKTH, page_BW.shape[1])
+  num_pages, _, size, _ = cached[0].shape
+  num_joined = _num_joined(cached[0], page_BW.shape[1])
   num_lists = _num_lists(q_BKGH)
   num_rows = num_sequences // num_lists
   work = list_work(
@@ -166,7 +167,7 @@ def attend(
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=4,
       grid=(num_lists, work.num_blocks),
-      in_specs=[rows, *pages, *pages, *[of_sinks] * len(sinks)],
+      in_specs=[rows, *pages * len(cached), *[of_sinks] * len(sinks)],
       out_specs=rows,
       scratch_shapes=[
         running,
@@ -186,8 +187,7 @@ def attend(
     work.filled_CM,
     work.num_blocks[None],
     q_BKGH,
-    *[k_NKTH] * num_joined,
-    *[v_NKTH] * num_joined,
+    *[array for array in cached for _ in range(num_joined)],
     *sinks,
   )
   return jnp.where(length_B[:, None, None, None] > 0, mixed_BKGH, 0)
@@ -232,8 +232,9 @@ def _attend_block(
   from jax.experimental import pallas as pl
 
   del page_CMJ
-  keys, values = refs[:num_joined], refs[num_joined : 2 * num_joined]
-  sinks = refs[2 * num_joined : 2 * num_joined + num_sinks]
+  end = len(refs) - 4 - num_sinks
+  keys, values = refs[:num_joined], refs[end - num_joined : end]
+  sinks = refs[end:-4]
   mixed_RKGH, top_RKG1, sum_RKG1, acc_RKGH = refs[-4:]
   number, m = pl.program_id(0), pl.program_id(1)
   row, filled = row_CM[number, m], filled_CM[number, m]

@@ -28,6 +28,11 @@ from agentrl_jax.model.hugging_face.families.gemma4 import (
   read_gemma4,
   write_gemma4,
 )
+from agentrl_jax.model.hugging_face.families.latent import (
+  read_dense_layers,
+  read_latents,
+  write_latents,
+)
 from agentrl_jax.model.hugging_face.mxfp4 import is_mxfp4
 from agentrl_jax.model.hugging_face.positions import (
   GLOBAL,
@@ -55,6 +60,14 @@ _ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 _MULTI_HEAD = ("LlamaForCausalLM", "Olmo2ForCausalLM")
 
 _PARTLY_ROTARY = [n for n, f in FAMILIES.items() if f.default_rotary_share != 1]
+
+# Families with a sparse indexer, and those without one that are most like them.
+_SPARSE = {"deepseek_v32": "deepseek_v3", "glm_moe_dsa": "glm4_moe_lite"}
+# What else can be done about a key of another value.
+_OTHERWISE = {
+  "quantization_config": ", or cast the weights to bfloat16 and take the key "
+  "out (for blocks of fp8, DeepSeek's inference/fp8_cast_bf16.py does it)"
+}
 
 # What config.json may say only so, by key: anything else is another function.
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -122,6 +135,11 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
   described = text_part(described)
   name = described.get("model_type")
   if not isinstance(name, str) or name not in FAMILIES:
+    if like := _SPARSE.get(str(name)):
+      raise ConfigError(
+        f"model_type={brief(name)} is not computed here: an indexer chooses "
+        f"the tokens that each sees. {like} has the same attention without it"
+      )
     raise ConfigError(
       f"model_type={brief(name)} is not one of {', '.join(FAMILIES)}: the "
       "decoder does not compute it. Start from a model of these families, or "
@@ -143,7 +161,7 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     num_layers=read_size(described, "num_hidden_layers"),
     num_heads=num_heads,
     num_kv_heads=_kv_heads(described, family, num_heads),
-    head_dim=_head_dim(described, family, width, num_heads),
+    **_heads(described, family, width, num_heads),
     norm_epsilon=read_number(described, "rms_norm_eps", most=1.0),
     tied_embedding=read_flag(described, "tie_word_embeddings", absent=False),
     qkv_bias=read_flag(
@@ -191,6 +209,7 @@ def from_model_config(
     "torch_dtype": dtype,
     "pad_token_id": None,  # by default GLM-4's own, in any vocabulary
   }
+  described |= write_latents(config)
   act = "hidden_act" if config.activation == "silu" else "hidden_activation"
   described[act] = _ACTIVATIONS[config.activation]
   has_types = bool(FAMILIES[name].window_period)
@@ -246,6 +265,7 @@ def family_of(config: ModelConfig) -> str:
     if all(getattr(config, key) == x for key, x in family.traits().items())
     and family.qkv_bias in (config.qkv_bias, None)
     and family.experts == bool(config.num_experts)
+    and family.latents == bool(config.latent_dim)
     and family.fused_experts == config.expert_bias
     and family.delta == bool(config.delta_heads)
     and family.scaled_embedding == is_scaled
@@ -257,7 +277,7 @@ def family_of(config: ModelConfig) -> str:
   ]
   if not names:
     names = [*TRAITS, "qkv_bias", "num_experts", "embedding_scale"]
-    names += [*OF_WINDOWS.values(), "swiglu_limit", "delta_heads"]
+    names += [*OF_WINDOWS.values(), "swiglu_limit", "delta_heads", "latent_dim"]
     listed = ", ".join(f"model.{n}={getattr(config, n)}" for n in names)
     raise ConfigError(
       f"{listed} together are no family of Hugging Face's; those known are "
@@ -333,6 +353,7 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
       raise ConfigError(
         f"{key}={brief(value)} is not computed here; what is, has "
         f"{key}={json.dumps(allowed[0])}. Start from a model that has"
+        f"{_OTHERWISE.get(key, '')}"
       )
   has_bias = read_flag(
     described, "attention_bias", absent=family.o_bias, null=False
@@ -392,6 +413,8 @@ def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
     field: read_size({key: 1} | dict(described), key, least=0)
     for key, field in _SIGMOID.items()
   }
+  if "mlp_layer_types" in family.defaults:
+    read["dense_layers"] = read_dense_layers(described)
   read["qk_norm"] = read_flag(described, "use_qk_norm", absent=False)
   key = "routed_scaling_factor"
   read["expert_scale"] = read_number({key: 1.0} | dict(described), key)
@@ -473,6 +496,15 @@ def _kv_heads(
       "key/value head serves the same number of heads. Correct the file"
     )
   return number
+
+
+def _heads(
+  described: Mapping[str, Any], family: Family, width: int, num_heads: int
+) -> dict[str, Any]:
+  """Reads the sizes of heads, and of latents that they are made of."""
+  if family.latents:
+    return read_latents(described)
+  return {"head_dim": _head_dim(described, family, width, num_heads)}
 
 
 def _head_dim(

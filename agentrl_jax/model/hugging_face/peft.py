@@ -193,7 +193,7 @@ def _on_host(leaf: jax.Array) -> np.ndarray:
 
 def _modules(model: ModelConfig, config: LoraConfig) -> _Modules:
   """Groups projections by the module that they are parts of."""
-  config.check_experts(model)
+  config.check(model)
   names = {
     (stack, *path): name
     for stack in model.stacks
@@ -413,7 +413,9 @@ def _refuse_patterns(
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
   """Maps the last name of Hugging Face's modules to our projections."""
-  targets = lora.IN_ATTENTION if model.expert_bias else lora.TARGETS
+  targets = lora.projections(model)
+  if not model.expert_bias:
+    targets += lora.OF_MLPS
   every = dataclasses.replace(NO_ADAPTERS, rank=1, targets=targets)
   modules = _modules(model, every)
   return {

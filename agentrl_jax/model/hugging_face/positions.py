@@ -175,7 +175,8 @@ def _add_setting(found: dict[str, Any], name: str, value: Any) -> None:
 
 def write_stretch(config: ModelConfig) -> dict[str, Any]:
   """Writes `rope_type` and the keys of that type, as `read_stretch` reads."""
-  return {"rope_type": config.rope_type} | {
+  mscale = {"mscale_all_dim": config.rope_mscale} if config.rope_mscale else {}
+  return {"rope_type": config.rope_type, **mscale} | {
     key: getattr(config, field)
     for key, field in _STRETCHES[config.rope_type].items()
   }

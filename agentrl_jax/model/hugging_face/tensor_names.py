@@ -31,8 +31,8 @@ class Place:
   of it; or of each entry of the first axes, where parts have these, `common`
   many, in common and then follow one another. The part's axes are read as
   `shape`; `order` transposes those to the leaf's. `interleaved` is the axis
-  of `shape` in whose first `rotary` channels the pairs that turn together are
-  neighbours; in the leaf they stand half of `rotary` apart.
+  of `shape` in whose `rotary` channels, after the `still` ones, the pairs that
+  turn together are neighbours; in the leaf they stand half of `rotary` apart.
   """
 
   tensor: str  # with {layer} and {expert} where there is one for each
@@ -43,6 +43,7 @@ class Place:
   common: int = 0
   interleaved: int | None = None
   rotary: int = 0
+  still: int = 0
   layers: Sequence[int] = ()  # of the stack that the leaf belongs to
   num_experts: int = 0  # of a layer, where each has a tensor
   dtype: str | None = None  # of leaf and tensor, whatever that of others is
@@ -99,8 +100,9 @@ class Place:
     axis, half = self.interleaved, self.rotary // 2
     two = (half, 2) if neighbours else (2, half)
     turning = np.arange(self.rotary).reshape(two).T.reshape(-1)
-    still = np.arange(self.rotary, self.shape[axis])
-    return part.take(np.concatenate([turning, still]), axis)
+    channels = np.arange(self.shape[axis])
+    channels[self.still : self.still + self.rotary] = self.still + turning
+    return part.take(channels, axis)
 
 
 def places(
@@ -129,7 +131,8 @@ def places(
       order=(1, 0),
     )
   for stack, (c, numbers) in config.stacks.items():
-    mixer = _delta(c) if c.is_delta else _attention(c, f.interleaved_rotary)
+    attention = _latent_attention if c.latent_dim else _attention
+    mixer = _delta(c) if c.is_delta else attention(c, f.interleaved_rotary)
     layer = {**_norms(c), **mixer, **_mlps(c, f, fused_experts)}
     found |= {
       (stack, *path): dataclasses.replace(place, layers=tuple(numbers))
@@ -257,6 +260,57 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
       f"{_LAYER}.self_attn.o_proj.bias", c.width
     )
   return found
+
+
+def _latent_attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
+  """DeepSeek-V3's: the last channels turn, of each query and of kv_a_proj."""
+  num_still, inner = c.head_dim - c.rotary_key_dim, c.query_rank or c.width
+
+  def matrix(
+    tensor: str, outputs: tuple[int, ...], inputs: int, still: int | None = None
+  ) -> Place:
+    axes = len(outputs)
+    turns = interleaved and still is not None
+    return Place(
+      tensor=f"{_LAYER}.self_attn.{tensor}.weight",
+      matrix=(math.prod(outputs), inputs),
+      shape=(*outputs, inputs),
+      order=(axes, *range(axes)),
+      interleaved=axes - 1 if turns else None,
+      rotary=c.rotary_key_dim,
+      still=still or 0,
+    )
+
+  q = "q_b_proj" if c.query_rank else "q_proj"
+  kernels = {
+    "q": matrix(q, (c.num_heads, 1, c.head_dim), inner, num_still),
+    "kv_down": matrix(
+      "kv_a_proj_with_mqa",
+      (c.latent_dim + c.rotary_key_dim,),
+      c.width,
+      c.latent_dim,
+    ),
+    "kv_up": matrix(
+      "kv_b_proj", (c.num_heads, num_still + c.value_dim), c.latent_dim
+    ),
+    "o": Place(
+      tensor=f"{_LAYER}.self_attn.o_proj.weight",
+      matrix=(c.width, c.num_heads * c.value_dim),
+      shape=(c.width, c.num_heads, 1, c.value_dim),
+      order=(1, 2, 3, 0),
+    ),
+  }
+  norms = {"kv_norm": ("kv_a", c.latent_dim)}
+  if c.query_rank:
+    kernels["q_down"] = matrix("q_a_proj", (c.query_rank,), c.width)
+    norms["q_norm"] = ("q_a", c.query_rank)
+  found = {("attention", n, "kernel"): place for n, place in kernels.items()}
+  return found | {
+    ("attention", name, "scale"): _vector(
+      f"{_LAYER}.self_attn.{theirs}_layernorm.weight", size
+    )
+    for name, (theirs, size) in norms.items()
+  }
 
 
 def _delta(c: ModelConfig) -> dict[Path, Place]:

@@ -83,6 +83,14 @@ class Projection(nnx.Module):
       y = y + self.bias[...].astype(x.dtype)
     return y
 
+  def matrix(self, dtype: jnp.dtype) -> Array:
+    """Returns the kernel in whichever form it is stored, inputs first."""
+    if self.kernel is not None:
+      return quantization.dequantized(self.kernel[...], dtype)
+    inputs = range(len(self.inputs))
+    turned = quantization.dequantized(self.turned[...], dtype)
+    return jnp.moveaxis(turned, [n - len(inputs) for n in inputs], inputs)
+
   def _product(self, x: Array) -> Array:
     num_axes = len(self.inputs)
     if self.kernel is None:

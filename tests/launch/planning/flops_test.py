@@ -106,6 +106,8 @@ class FlopsTest(parameterized.TestCase):
     ("glm-4.5-air", 106.9e9),
     ("qwen3.5-27b", 26.9e9),
     ("qwen3-next-80b-a3b", 79.67e9),
+    ("glm-4.7-flash", 29.94e9),
+    ("deepseek-v3", 671.0e9),
   )
   def test_params_are_as_many_as_published(self, name, published):
     self.assertBetween(

@@ -21,6 +21,7 @@ from tests.model.attention.trees import random_ends
 from tests.settings import compute_config
 
 ROWS, LENGTH, KEYS, GROUP, CHANNELS = 2, 256, 2, 2, 32
+VALUES = 24  # channels
 WINDOW = 7
 
 
@@ -33,12 +34,12 @@ def _inputs(length=LENGTH, seed=0):
   segment[0, length // 3 :] = 2
   segment[0, -length // 5 :] = 0
   segment[1, length // 2 + 1 :] = 2
-  return *(x.astype(np.float32) for x in (q, k, v)), segment
+  return *(x.astype(np.float32) for x in (q, k, v[..., :VALUES])), segment
 
 
 def _by_tokens(q, k, v, mark, is_tree):
   """In float64, one query at a time; 0 for padding."""
-  out = np.zeros(q.shape)
+  out = np.zeros((*q.shape[:-1], VALUES))
   for b, t, n in np.ndindex(q.shape[:3]):
     if not mark[b, t]:
       continue
@@ -168,9 +169,9 @@ class KernelTest(parameterized.TestCase):
       mask[b, t, : t + 1] = seen & (depth[b, t] - depth[b, s] < WINDOW)
     compute = compute_config(attention=attention, attention_block=block)
     is_real = (mark > 0)[..., None, None, None]
-    weight = is_real * np.cos(np.arange(q.size, dtype=np.float32)).reshape(
-      q.shape
-    )
+    shape = (*q.shape[:-1], VALUES)
+    weight = np.cos(np.arange(np.prod(shape), dtype=np.float32))
+    weight = is_real * weight.reshape(shape)
 
     def total(q, k, v, sinks):
       marks = {"segment_BT": mark, "window": WINDOW}
@@ -211,7 +212,7 @@ class KernelTest(parameterized.TestCase):
       [[[0, 1, 0], [0, 1, 1], [0, 0, 1]], [[1, 1, 0], [0, 0, 1], [0, 0, 1]]],
     )
     q, k, v = (x[:, :, :1] for x in _inputs(length)[:3])
-    q, weight = q[:, first:], np.cos(q[:, first:])
+    q, weight = q[:, first:], np.cos(q[:, first:, ..., :VALUES])
     gradient = functools.partial(
       _value_and_slopes_of,
       q=q,

@@ -66,9 +66,13 @@ def by_numpy(q_KGH, k_KSH, v_KSH, end, sinks=None, window=0):
   return np.einsum("kgs,ksh->kgh", weight, v)
 
 
-attend = functools.partial(
+ATTEND = functools.partial(
   jax.jit(paged.attend, static_argnames=("window", "interpret")), interpret=True
 )
+
+
+def attend(q, k, v, *places, **how):
+  return ATTEND(q, (k, v), *places, **how)
 
 
 class PagesTest(parameterized.TestCase):
@@ -116,7 +120,7 @@ class PagesTest(parameterized.TestCase):
       cached.attend, window=window, compute=RAGGED, mesh=None
     )
     pages = np.arange(3)[:, None]
-    found = jax.jit(attend_cache)(q, k, v, pages, position, sinks)
+    found = jax.jit(attend_cache)(q, (k, v), pages, position, sinks)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
   @pytest.mark.slow
@@ -189,6 +193,12 @@ class KernelTest(parameterized.TestCase):
     unused = np.setdiff1d(np.arange(len(k)), table)
     k[unused], v[unused] = np.nan, np.nan
     found = attend(q, k, v, table, length)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+  def test_keys_may_be_their_own_values(self):
+    q, k, _, table, length = operands([130, 300], 1, 3, 128, 3, 24)
+    found = ATTEND(q, (k,), table, length)
+    wanted = plain(q, k, k, table, length)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
   @pytest.mark.slow
@@ -337,8 +347,7 @@ class CompiledTest(parameterized.TestCase):
       jax.jit(functools.partial(paged.attend, window=300, interpret=False))
       .trace(
         operand(slots, heads, queries, 128),
-        operand(pages, heads, 128, 128),
-        operand(pages, heads, 128, 128),
+        (operand(pages, heads, 128, 128),) * 2,
         operand(slots, 64, dtype=jnp.int32),
         operand(slots, dtype=jnp.int32),
         operand(heads, queries),  # sinks

@@ -444,6 +444,91 @@ def _type_of(key: str) -> type:
   return float if is_real else int
 
 
+# Without what only code of DeepSeek's own reads, and without fp8.
+DEEPSEEK_V3 = {
+  "architectures": ["DeepseekV3ForCausalLM"],
+  "attention_bias": False,
+  "auto_map": {
+    "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+    "AutoModel": "modeling_deepseek.DeepseekV3Model",
+    "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+  },
+  "first_k_dense_replace": 3,
+  "hidden_act": "silu",
+  "hidden_size": 7168,
+  "intermediate_size": 18432,
+  "kv_lora_rank": 512,
+  "max_position_embeddings": 163840,
+  "model_type": "deepseek_v3",
+  "moe_intermediate_size": 2048,
+  "moe_layer_freq": 1,
+  "n_group": 8,
+  "n_routed_experts": 256,
+  "n_shared_experts": 1,
+  "norm_topk_prob": True,
+  "num_attention_heads": 128,
+  "num_experts_per_tok": 8,
+  "num_hidden_layers": 61,
+  "num_key_value_heads": 128,
+  "num_nextn_predict_layers": 1,
+  "q_lora_rank": 1536,
+  "qk_nope_head_dim": 128,
+  "qk_rope_head_dim": 64,
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": {
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 40,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+    "type": "yarn",
+  },
+  "rope_theta": 10000,
+  "routed_scaling_factor": 2.5,
+  "scoring_func": "sigmoid",
+  "tie_word_embeddings": False,
+  "topk_group": 4,
+  "topk_method": "noaux_tc",
+  "v_head_dim": 128,
+  "vocab_size": 129280,
+}
+GLM_4_7_FLASH = {
+  "architectures": ["Glm4MoeLiteForCausalLM"],
+  "attention_bias": False,
+  "first_k_dense_replace": 1,
+  "hidden_act": "silu",
+  "hidden_size": 2048,
+  "intermediate_size": 10240,
+  "kv_lora_rank": 512,
+  "max_position_embeddings": 202752,
+  "model_type": "glm4_moe_lite",
+  "moe_intermediate_size": 1536,
+  "n_group": 1,
+  "n_routed_experts": 64,
+  "n_shared_experts": 1,
+  "norm_topk_prob": True,
+  "num_attention_heads": 20,
+  "num_experts_per_tok": 4,
+  "num_hidden_layers": 47,
+  "num_key_value_heads": 20,
+  "num_nextn_predict_layers": 1,
+  "partial_rotary_factor": 1.0,
+  "q_lora_rank": 768,
+  "qk_nope_head_dim": 192,
+  "qk_rope_head_dim": 64,
+  "rms_norm_eps": 1e-05,
+  "rope_scaling": None,
+  "rope_theta": 1000000,
+  "routed_scaling_factor": 1.8,
+  "tie_word_embeddings": False,
+  "topk_group": 1,
+  "topk_method": "noaux_tc",
+  "v_head_dim": 256,
+  "vocab_size": 154880,
+}
+
+
 class ConfigFileTest(parameterized.TestCase):
   @parameterized.parameters(
     *PUBLISHED,
@@ -454,6 +539,8 @@ class ConfigFileTest(parameterized.TestCase):
     ("gpt-oss-20b", GPT_OSS_20B),
     ("qwen3-next-80b-a3b", QWEN3_NEXT_80B_A3B),
     ("qwen3.5-35b-a3b", QWEN3_5_35B_A3B),
+    ("deepseek-v3", DEEPSEEK_V3),
+    ("glm-4.7-flash", GLM_4_7_FLASH),
   )
   def test_published_ones_are_the_presets(self, name, described):
     self.assertEqual(to_model_config(described), preset(name))
@@ -625,6 +712,46 @@ class ConfigFileTest(parameterized.TestCase):
   def test_refuses_routers(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       to_model_config(GLM_4_5_AIR | changes)
+
+  @parameterized.parameters(
+    ({"rope_interleave": False}, "rope_interleave=false is not computed here"),
+    ({"scoring_func": "softmax"}, 'has scoring_func="sigmoid"'),
+    ({"auto_map": {"AutoModel": "mine.Model"}}, "auto_map=.* not computed"),
+    ({"quantization_config": {"quant_method": "fp8"}}, "fp8_cast_bf16.py"),
+    ({"attention_bias": True}, "attention_bias=true is not computed here"),
+    ({"use_qk_norm": True}, "qk_norm=True means nothing with .*latent_dim=512"),
+    ({"head_dim": 192}, "head_dim=192 is not qk_rope_head_dim=64"),
+    ({"num_key_value_heads": 4}, "num_kv_heads=4 be model.num_heads=128"),
+    ({"v_head_dim": None}, "v_head_dim=null must be a whole number"),
+    ({"model_type": "deepseek_v32"}, "indexer .* deepseek_v3 has the same"),
+    ({"model_type": "glm_moe_dsa"}, "indexer .* glm4_moe_lite has the same"),
+    (
+      {"model_type": "glm4_moe_lite", "architectures": None},
+      "mlp_layer_types=null and first_k_dense_replace=3: ",
+    ),
+  )
+  def test_refuses_latents(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      to_model_config(DEEPSEEK_V3 | changes)
+
+  def test_latents_of_transformers_5(self):
+    """Queries without a rank; sizes of heads that it adds; a list of MLPs."""
+    described = GLM_4_7_FLASH | {"q_lora_rank": None, "head_dim": 64}
+    del described["first_k_dense_replace"]
+    described["mlp_layer_types"] = ["dense"] * 2 + ["sparse"] * 45
+    wanted = dataclasses.replace(
+      preset("glm-4.7-flash"), query_rank=0, dense_layers=2
+    )
+    self.assertEqual(to_model_config(described), wanted)
+    written = from_model_config(wanted, context=64, dtype="bfloat16")
+    self.assertEqual(to_model_config(written), wanted)
+    written = from_model_config(
+      preset("deepseek-v3"), context=64, dtype="bfloat16"
+    )
+    self.assertEqual(to_model_config(written), preset("deepseek-v3"))
+    described["mlp_layer_types"][0] = "sparse"
+    with self.assertRaisesRegex(ConfigError, 'the first have to be "dense"'):
+      to_model_config(described)
 
   @parameterized.parameters(
     ("qwen3-30b-a3b", QWEN3_30B_A3B, "num_experts"),

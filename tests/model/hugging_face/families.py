@@ -36,7 +36,10 @@ NAMES = (
   "qwen3_5_text",
   "qwen3_5_moe_text",
   "gemma4_text",
+  "deepseek_v3",
+  "glm4_moe_lite",
 )
+LATENT = ("deepseek_v3", "glm4_moe_lite")
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
 # Of GLM-4.5's first model: groups, of which a token has some, and every part.
@@ -94,8 +97,9 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
     described |= _mixture(rng)
   if family.startswith(("qwen3_next", "qwen3_5")):
     described |= _delta(family, described, rng)
-  if family == "glm4_moe":
+  if family in ("glm4_moe", *LATENT):
     described |= _glm4_moe(described, rng) | ({} if seed else GROUPS)
+    described |= _latent(described, rng)
   return described | _rope(family, seed, rng)
 
 
@@ -222,6 +226,32 @@ def _glm4_moe(described: dict, rng: np.random.Generator) -> dict:
     # A single weight would always be 1, and the router's gradient rounding.
     "norm_topk_prob": bool(rng.integers(2)) and per_token > 1,
   }
+
+
+def _latent(described: dict, rng: np.random.Generator) -> dict:
+  if described["model_type"] not in LATENT:
+    return {}
+  num_heads = int(rng.choice([1, 2, 3, 5]))
+  turning = int(rng.choice([4, 6]))
+  num_dense = described["first_k_dense_replace"]
+  num_sparse = described["num_hidden_layers"] - num_dense
+  found = {
+    "hidden_size": 24,
+    "num_attention_heads": num_heads,
+    "num_key_value_heads": num_heads,
+    "attention_bias": False,
+    "partial_rotary_factor": 1.0,
+    "use_qk_norm": False,
+    "q_lora_rank": [None, 12, 20][int(rng.integers(3))],
+    "kv_lora_rank": int(rng.choice([10, 16])),
+    "qk_rope_head_dim": turning,
+    "head_dim": turning,
+    "qk_nope_head_dim": int(rng.choice([5, 8])),
+    "v_head_dim": int(rng.choice([6, 16])),
+  }
+  if described["model_type"] == "glm4_moe_lite":
+    found["mlp_layer_types"] = ["dense"] * num_dense + ["sparse"] * num_sparse
+  return found
 
 
 def _stretch(kind: str, rng: np.random.Generator) -> dict:

@@ -86,7 +86,7 @@ MODELS = {
 
 
 def fitting(model: ModelConfig, config: LoraConfig = CONFIG) -> LoraConfig:
-  """The same adapters as far as PEFT has them: `LoraConfig.check_experts`."""
+  """The same adapters as far as PEFT has them: `LoraConfig.check`."""
   if not model.num_experts:
     return config
   kept = IN_ATTENTION if model.expert_bias else config.targets

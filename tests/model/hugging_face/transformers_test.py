@@ -28,6 +28,8 @@ FEW = (
   ("olmo2", False, "bfloat16"),
   ("qwen3_moe", False, "bfloat16"),
   ("glm4_moe", False, "bfloat16"),
+  ("deepseek_v3", False, "bfloat16"),
+  ("glm4_moe_lite", True, "float32"),
   ("gemma3_text", True, "bfloat16"),
   ("gpt_oss", False, "float32"),
   ("qwen3_next", False, "bfloat16"),

@@ -60,6 +60,17 @@ CASES = {
     {"cache_attention": "ragged"},
     {"context": 128, "page_size": 128},
   ),
+  "latents": (
+    {
+      "num_heads": 2,
+      "num_kv_heads": 2,
+      "latent_dim": 12,
+      "rotary_key_dim": 4,
+      "value_dim": 6,
+    },
+    {"cache_attention": "ragged"},
+    {"context": 128, "page_size": 128},
+  ),
   "drafts": ({"num_heads": 8, "num_kv_heads": 2}, {}, {"draft_tokens": 2}),
   "experts": (
     {"num_heads": 8, "num_kv_heads": 2} | EXPERTS,
@@ -191,7 +202,11 @@ def _answers(policy, weights, changes, shares):
     shares |= {
       "mlp": _share(layer.get("experts", layer)["gate"]),
       "queries": _share(layer["attention"]["q"]["kernel"]),
-      "keys": _share(layer["attention"]["k"]["kernel"]),
+      "keys": _share(
+        layer["attention"]["kv_up" if policy.config.latent_dim else "k"][
+          "kernel"
+        ]
+      ),
       "vocabulary": _share(weights["embedding"]),
       "cache": _share(jax.tree.leaves(scheduler._cache.arrays)[0]),
     }

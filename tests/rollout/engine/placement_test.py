@@ -38,7 +38,7 @@ class PlacementTest(parameterized.TestCase):
   @pytest.mark.timeout(900)
   def test_in_every_case_and_with_weights_from_everywhere(self):
     found = self._check_more_devices()
-    self.assertLen(found["cases"], 9)
+    self.assertLen(found["cases"], 10)
     self.assertLen(found["weights"], 3)
     for weights in found["weights"]:
       alone, *others = weights["answers"]
@@ -63,9 +63,11 @@ class PlacementTest(parameterized.TestCase):
           {
             "mlp": eighth,
             "vocabulary": eighth,
-            "queries": {"copied": half, "one head": 1}.get(name, eighth),
+            "queries": {"copied": half, "latents": half, "one head": 1}.get(
+              name, eighth
+            ),
             "keys": heads,
-            "cache": heads,
+            "cache": 1 if name == "latents" else heads,
           },
         )
     return found

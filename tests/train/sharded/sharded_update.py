@@ -53,6 +53,17 @@ MODELS = {
     dense_layers=1,
     dense_mlp_width=24,
   ),
+  # DeepSeek-V3's attention.
+  "latents": dataclasses.replace(
+    EXPERTS,
+    joint_qk_norm=False,
+    qk_norm=False,
+    num_heads=8,
+    latent_dim=16,
+    query_rank=24,
+    rotary_key_dim=4,
+    value_dim=6,
+  ),
   # gpt-oss: experts with biases, and its attention.
   "biased experts": dataclasses.replace(
     EXPERTS,
@@ -139,6 +150,7 @@ SAMPLE = (
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
   Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="two kinds"),
+  Case((1, 1, 2, 2, 2), True, "full", "attempts", shared=True, model="latents"),
   Case(
     (1, 2, 1, 2, 2),
     True,

@@ -45,11 +45,10 @@ class Family:
   shared_gate: bool = False
   delta: bool = False  # most layers do not attend: see `families.delta`
   delta_by_head: bool = False
-  # Keys that may have these values only; the first is that of none.
-  only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
   # What transformers takes where a key is missing, of keys that published
   # folders leave out.
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  latents: bool = False  # of which heads make keys and values; DeepSeek-V3
   # How tensors begin that models of more than text have beside these.
   spare: tuple[str, ...] = ()
 
@@ -97,6 +96,21 @@ _SENSES = tuple(
   for root in ("", "model.")
   for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio")
 )
+# Keys of DeepSeek's own code, as its models are published.
+_DEEPSEEK = {
+  "rope_interleave": (True,),
+  "moe_layer_freq": (1, None),
+  "scoring_func": ("sigmoid", None),
+  "topk_method": ("noaux_tc", None),
+  "auto_map": (
+    None,
+    {
+      "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+      "AutoModel": "modeling_deepseek.DeepseekV3Model",
+      "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+    },
+  ),
+}
 
 # A new family is an entry here, as far as its properties go. Other names of
 # tensors are in `tensor_names`, another form of calls is in
@@ -208,6 +222,31 @@ FAMILIES: Mapping[str, Family] = {
     default_rotary_share=0.5,
     experts=True,
     sigmoid_router=True,
+  ),
+  "deepseek_v3": Family(
+    architecture="DeepseekV3ForCausalLM",
+    latents=True,
+    qk_norm=None,
+    interleaved_rotary=True,
+    experts=True,
+    sigmoid_router=True,
+    only=_DEEPSEEK,
+    defaults={
+      "n_group": 8,
+      "topk_group": 4,
+      "first_k_dense_replace": 3,
+      "routed_scaling_factor": 2.5,
+    },
+  ),
+  "glm4_moe_lite": Family(
+    architecture="Glm4MoeLiteForCausalLM",
+    latents=True,
+    qk_norm=None,
+    interleaved_rotary=True,
+    experts=True,
+    sigmoid_router=True,
+    only=_DEEPSEEK,
+    defaults={"mlp_layer_types": None, "routed_scaling_factor": 1.8},
   ),
   "gpt_oss": Family(
     architecture="GptOssForCausalLM",
