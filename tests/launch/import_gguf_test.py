@@ -13,12 +13,12 @@ import pytest
 from absl.testing import absltest, parameterized
 from tokenizers import Tokenizer
 
-from agentrl_jax.data.chat.gguf_tokenizer import GGUFTokenizer
 from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from launch.import_gguf import as_flags, import_gguf
+from launch.storage.gguf_tokenizer import GGUFTokenizer, tokenizer_of
 from tests import programs
 from tests.data.chat import families as chats
 from tests.model.hugging_face import families, gguf_files
@@ -108,6 +108,28 @@ class ImportTest(parameterized.TestCase):
     uncut = GGUFTokenizer(keys | {"tokenizer.ggml.pre": "gpt-2"}).tokenizer()
     self.assertEqual(uncut.encode("12").ids, [len(tokens)])
 
+  def test_pieces_are_made_best_first(self):
+    pieces = {  # with scores and kinds
+      **{"<unk>": (0, 3), "<bos>": (0, 3), "\n\n": (-9, 4), "  ": (-9, 4)},
+      **{"<0xC3>": (0, 6), "<0xA9>": (0, 6), "▁": (-8, 1), "a": (-7, 1)},
+      **{"b": (-6, 1), "▁a": (-2, 1), "ab": (-1, 1), "▁ab": (-3, 1)},
+    }
+    keys = {
+      "tokenizer.ggml.model": "llama",
+      "tokenizer.ggml.tokens": [*pieces],
+      "tokenizer.ggml.scores": [score for score, _ in pieces.values()],
+      "tokenizer.ggml.token_type": [kind for _, kind in pieces.values()],
+      "tokenizer.ggml.bos_token_id": 1,
+      "tokenizer.ggml.unknown_token_id": 0,
+      "tokenizer.ggml.add_bos_token": True,
+      "tokenizer.ggml.add_space_prefix": False,
+    }
+    built = tokenizer_of(keys).tokenizer()
+    found = built.encode(" aab   ab\n\né")
+    wanted = ["<bos>", "▁a", "ab", "▁▁", "▁ab", "\n\n", "<0xC3>", "<0xA9>"]
+    self.assertEqual(found.tokens, wanted)
+    self.assertEqual(built.decode(found.ids), " aab   ab\n\né")
+
   def test_a_template_for_tools_is_kept_beside_the_default_one(self):
     self._write("qwen2", **{"tokenizer.chat_template.tool_use": "{{ 1 }}"})
     import_gguf(self.file, self.to)
@@ -116,8 +138,8 @@ class ImportTest(parameterized.TestCase):
     self.assertCountEqual(names, ["default", "tool_use"])
 
   @parameterized.parameters(
-    ("general.architecture", "gemma3", "is not one of glm4, llama"),
-    ("general.architecture", "mistral", "is not one of glm4, llama"),
+    ("general.architecture", "gemma2", "is not one of gemma3, glm4, llama"),
+    ("general.architecture", "mistral", "is not one of gemma3, glm4, llama"),
     ("qwen2.attention.sliding_window", 4096, "not computed here"),
     ("qwen2.rope.scaling.type", "yarn", "factor=null must be a number"),
     ("qwen2.rope.scaling.type", "longrope", "by the len"),
@@ -130,7 +152,8 @@ class ImportTest(parameterized.TestCase):
     ("qwen2.block_count", 1, r"also has blk.1.attn_k.bias.*12 tensors"),
     ("tokenizer.ggml.pre", "qwen9", "did you mean qwen2"),
     ("tokenizer.ggml.pre", None, "known are chatglm-bpe"),
-    ("tokenizer.ggml.model", "llama", "gpt2 is"),
+    ("tokenizer.ggml.model", "bert", "gpt2 is"),
+    ("tokenizer.ggml.model", "llama", "add_space_prefix=True puts a space"),
     ("tokenizer.ggml.token_type", [1], "no tokenizer that can be read"),
     ("tokenizer.ggml.merges", ["a b c"], "does not merge two tokens"),
     ("tokenizer.ggml.eos_token_id", 320, "no tokenizer that can be read"),

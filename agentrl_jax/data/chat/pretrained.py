@@ -32,7 +32,7 @@ from agentrl_jax.data.chat.named_template import source_of
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
-from agentrl_jax.hugging_face_files import base_of, read_object, read_text
+from agentrl_jax.hugging_face_files import holder_of, read_object, read_text
 from agentrl_jax.keys import Section, key
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
@@ -87,7 +87,7 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
 
   `config.template` takes the place of the folder's own template.
   """
-  folder = _home(folder)
+  folder = holder_of(folder, TOKENIZER)
   with reading(folder):
     codec = _load(folder, config)
   vocab_size = _json(folder / MODEL_CONFIG).get("vocab_size")
@@ -97,12 +97,6 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
       f"beside it makes it {vocab_size}: the files are of two models"
     )
   return codec
-
-
-def _home(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the folder of the chat's files: adapters may bring their own."""
-  has_own = os.path.lexists(folder / TOKENIZER)
-  return folder if has_own else base_of(folder)
 
 
 def _load(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
@@ -181,14 +175,15 @@ def _template(
 
   if own is not None and not config.template:
     return parsed(own)
-  source = source_of(
-    config.template,
-    own,
-    names=names,
-    has_token=lambda text: tokenizer.token_to_id(text) is not None,
-    parsed=parsed,
+  return parsed(
+    source_of(
+      config.template,
+      own,
+      names=names,
+      has_token=lambda text: tokenizer.token_to_id(text) is not None,
+      parsed=parsed,
+    )
   )
-  return parsed(source)
 
 
 def copy_chat(
@@ -198,7 +193,7 @@ def copy_chat(
 
   The copy's own template is the one that `config.template` asks for.
   """
-  source, partial = _home(source), target.with_suffix(".partial")
+  source, partial = holder_of(source, TOKENIZER), target.with_suffix(".partial")
   shutil.rmtree(partial, ignore_errors=True)
   partial.mkdir(parents=True)
   for name in FILES:

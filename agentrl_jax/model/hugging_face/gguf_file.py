@@ -21,7 +21,7 @@ from agentrl_jax.model.hugging_face.config import (
   from_model_config,
   to_model_config,
 )
-from agentrl_jax.model.hugging_face.families.family import FAMILIES
+from agentrl_jax.model.hugging_face.families.family import FAMILIES, Family
 from agentrl_jax.model.hugging_face.positions import read_stretch
 from agentrl_jax.model.hugging_face.tensor_names import places, tensors
 
@@ -41,6 +41,11 @@ _DTYPES = {
   _Type.F16: np.dtype(np.float16),
   _Type.BF16: np.dtype(ml_dtypes.bfloat16),
 }
+# Families that have another name here, by llama.cpp's.
+_RENAMED = {"gemma3": "gemma3_text"}
+# Gemma 3 with as many layers (27B) scales queries by the width of a head's
+# share of the model, which files do not say.
+_QUERIES_BY_WIDTH = 62
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 # What Llama 3.1 to 3.3 have beside the factor, which files do not name.
 _LLAMA3 = {
@@ -62,8 +67,9 @@ _FETCH = "fetch it again"
 class GGUFFile:
   """One file, open for reading.
 
-  `metadata` are its keys, `architecture` is the family, `config` what it
-  computes, `entries` are dtype and shape of each tensor by Hugging Face's name.
+  `metadata` are its keys, `architecture` and `family` llama.cpp's and Hugging
+  Face's names of the family, `config` what it computes, `entries` are dtype and
+  shape of each tensor by Hugging Face's name.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -74,7 +80,8 @@ class GGUFFile:
       name: field.contents() for name, field in self._reader.fields.items()
     }
     self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-    self.architecture = self._family()
+    self.architecture = self._architecture()
+    self.family = _RENAMED.get(self.architecture, self.architecture)
     self.config = self._model_config()
     self._names = self._tensor_names()
     self._check_tensors()
@@ -128,17 +135,21 @@ class GGUFFile:
       is_turned = self.architecture == "llama" and (
         ".attn_q." in tensor.name or ".attn_k." in tensor.name
       )
-      yield _unpermuted(strip, head) if is_turned else strip
+      strip = _unpermuted(strip, head) if is_turned else strip
+      # llama.cpp's norms multiply by what is stored, without adding 1.
+      is_shifted = self.config.zero_centered_norm and "norm" in tensor.name
+      yield strip - 1 if is_shifted else strip
 
   def _by_name(self) -> dict[str, gguf.ReaderTensor]:
     return {name: self._tensors[theirs] for name, theirs in self._names.items()}
 
-  def _family(self) -> str:
-    family = self.metadata.get("general.architecture")
-    known = set(FAMILIES) & set(gguf.MODEL_ARCH_NAMES.values())
-    if family not in known:
+  def _architecture(self) -> str:
+    name = self.metadata.get("general.architecture")
+    known = set(FAMILIES) | set(_RENAMED)
+    known &= set(gguf.MODEL_ARCH_NAMES.values())
+    if name not in known:
       raise ConfigError(
-        f"{self.path}: general.architecture={family!r} is not one of "
+        f"{self.path}: general.architecture={name!r} is not one of "
         f"{', '.join(sorted(known))}, which the decoder computes: take a model "
         "of these families"
       )
@@ -147,14 +158,14 @@ class GGUFFile:
         f"{self.path} is one of {self.metadata['split.count']} parts of a "
         "model: join them with llama.cpp's `llama-gguf-split --merge`"
       )
-    return str(family)
+    return str(name)
 
   def _model_config(self) -> ModelConfig:
     """Reads the architecture; every key of it is read or refused."""
     try:
       width, heads = self._size("embedding_length"), self._size(_HEADS)
       head_dim = self._size("attention.key_length", width // heads)
-      family = FAMILIES[self.architecture]
+      family = FAMILIES[self.family]
       config = ModelConfig(
         vocab_size=len(self.metadata.get("tokenizer.ggml.tokens", ())),
         width=width,
@@ -171,8 +182,10 @@ class GGUFFile:
         qkv_bias="blk.0.attn_q.bias" in self._tensors
         if family.qkv_bias is None
         else family.qkv_bias,
+        embedding_scale=width**0.5 if family.scaled_embedding else 1.0,
         **family.traits(),
         **self._rope(head_dim),
+        **self._windows(family),
       )
       self._refuse_others(config)
       to_model_config(from_model_config(config, context=1, dtype="float32"))
@@ -186,6 +199,7 @@ class GGUFFile:
       "vocab_size": config.vocab_size,
       "attention.value_length": config.head_dim,
       "attention.causal": True,
+      _WINDOW: config.window,
       "expert_count": 0,
       "expert_used_count": 0,
     }
@@ -238,6 +252,24 @@ class GGUFFile:
       )
     return found
 
+  def _windows(self, family: Family) -> dict[str, Any]:
+    """Reads the window of Gemma 3's local layers, and what else those have.
+
+    Files say the window alone; the rest is the same in every size.
+    """
+    if family.window_period is None:
+      return {}
+    width, heads = self._size("embedding_length"), self._size(_HEADS)
+    by_width = self._size("block_count") == _QUERIES_BY_WIDTH
+    return {
+      "window": self._size(_WINDOW),
+      "window_period": family.window_period,
+      "local_rope_theta": family.defaults["rope_local_base_freq"],
+      "query_pre_attn_scalar": width // heads
+      if by_width
+      else self._size("attention.key_length"),
+    }
+
   def _tensor_names(self) -> dict[str, str]:
     """Returns the file's name of each tensor by Hugging Face's."""
     architectures = {n: a for a, n in gguf.MODEL_ARCH_NAMES.items()}
@@ -250,7 +282,7 @@ class GGUFFile:
     }
 
   def _places(self):
-    return places(self.config, self.architecture)
+    return places(self.config, self.family)
 
   def _check_tensors(self) -> None:
     """Raises `ConfigError` unless the file has what the model computes with."""
@@ -305,7 +337,7 @@ class GGUFFile:
     return value
 
 
-_HEADS = "attention.head_count"
+_HEADS, _WINDOW = "attention.head_count", "attention.sliding_window"
 _READ = (
   "context_length",
   "embedding_length",

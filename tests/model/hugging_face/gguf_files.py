@@ -48,13 +48,27 @@ CONFIGS = {
 CONFIGS["olmo2"] = ModelConfig(
   **SIZES, qk_norm=True, joint_qk_norm=True, pre_norm=False, sandwich_norm=True
 )
+CONFIGS["gemma3_text"] = ModelConfig(
+  **SIZES,
+  qk_norm=True,
+  sandwich_norm=True,
+  zero_centered_norm=True,
+  activation="gelu_tanh",
+  embedding_scale=8.0,
+  window=32,
+  local_rope_theta=1e4,
+  query_pre_attn_scalar=16,
+)
 CONTEXT = 1024
+# llama.cpp's names of families that have another one there.
+_RENAMED = {"gemma3_text": "gemma3"}
 CHATS = {
   "llama": ("llama31", "llama-bpe"),
   "qwen2": ("qwen25", "qwen2"),
   "qwen3": ("qwen3", "qwen2"),
   "glm4": ("glm4", "glm4"),
   "olmo2": ("qwen25", "qwen2"),
+  "gemma3_text": ("qwen25", "qwen2"),
 }
 _K = {"Q4_K": (0, 2), "Q6_K": (208,)}  # bytes at which a block has its scales
 _KINDS = {"normal": 1, "control": 3, "user": 4, "unused": 5}
@@ -84,14 +98,16 @@ def write(
   the metadata; None leaves one out.
   """
   family = family_of(config)
-  writer = gguf.GGUFWriter(path, family)
+  writer = gguf.GGUFWriter(path, _RENAMED.get(family, family))
   for key, value in (_keys(config, family) | dict(keys or {})).items():
     if value is not None:
       _add(writer, key, value)
   expected = {}
   for name, array in arrays.items():
     kind_of = kind if array.ndim > 1 else "F32"
-    data, expected[name] = _quantised(array, kind_of)
+    shift = config.zero_centered_norm and "norm" in name
+    data, read = _quantised(array + np.float32(shift), kind_of)
+    expected[name] = read - np.float32(shift)
     if family == "llama" and (".q_proj" in name or ".k_proj" in name):
       data = permuted(data, config.head_dim)
     writer.add_tensor(gguf_name(name, config), data, raw_dtype=_type(kind_of))
@@ -112,7 +128,10 @@ def permuted(rows: np.ndarray, head_dim: int) -> np.ndarray:
 
 def gguf_name(name: str, config: ModelConfig) -> str:
   """Returns the file's name of a tensor of Hugging Face's."""
-  of = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[family_of(config)]
+  family = family_of(config)
+  of = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[
+    _RENAMED.get(family, family)
+  ]
   names = gguf.get_tensor_name_map(of, config.num_layers)
   return names.get_name(name, try_suffixes=(".weight", ".bias")) or name
 
@@ -161,7 +180,10 @@ def _keys(config: ModelConfig, family: str) -> dict[str, Any]:
     "rope.dimension_count": config.rotary_channels,
     "vocab_size": config.vocab_size,
   }
-  return {f"{family}.{key}": value for key, value in of.items()} | chat_keys(
+  if config.window:
+    of["attention.sliding_window"] = config.window
+  prefix = _RENAMED.get(family, family)
+  return {f"{prefix}.{key}": value for key, value in of.items()} | chat_keys(
     chat, family, config.vocab_size
   )
 

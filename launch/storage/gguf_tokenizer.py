@@ -5,6 +5,9 @@ cut before merging it only names (`tokenizer.ggml.pre`). The patterns behind
 these names, and what else follows from them, are those of llama.cpp's
 `llama-vocab.cpp` and of the published tokenizer.json files. A name that is not
 known here is refused: with other cuts the model reads other tokens.
+
+SentencePiece's vocabularies (Gemma 3) have scores in place of merges, and cut
+nothing.
 """
 
 import dataclasses
@@ -68,12 +71,14 @@ _SAME = {
   "chatglm-bpe": "glm4",
 }
 # Kinds of tokens, as `tokenizer.ggml.token_type` numbers them.
-_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 3, 4, 5, 6
+_SPACE = "▁"  # what SentencePiece writes for one
 _NAMES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 # Control tokens that end a turn of some family, whichever id is called eos.
 _STOPS = (
   "<|eot_id|>",
   "<|im_end|>",
+  "<end_of_turn>",
   "<|eom_id|>",
   "<|user|>",
   "<|observation|>",
@@ -169,8 +174,8 @@ class GGUFTokenizer:
     if kind != "gpt2":
       raise ConfigError(
         f"tokenizer.ggml.model={kind!r} is not read here; gpt2 is, which is "
-        "byte-level BPE: take a model of Llama 3, Qwen2.5, Qwen3 or GLM-4, or "
-        "its Hugging Face folder"
+        "byte-level BPE, and llama, SentencePiece's: take a model of Llama 3, "
+        "Qwen2.5, Qwen3, GLM-4 or Gemma 3, or its Hugging Face folder"
       )
     name = self._metadata.get("tokenizer.ggml.pre")
     known = sorted([*_CUTS, *_SAME])
@@ -227,3 +232,69 @@ class GGUFTokenizer:
   def _id(self, name: str) -> int | None:
     id: int | None = self._metadata.get(f"tokenizer.ggml.{name}_token_id")
     return id
+
+
+class _Pieces(GGUFTokenizer):
+  """SentencePiece's BPE: of two neighbours the best piece is made first.
+
+  Characters that are no piece are read as bytes.
+  """
+
+  def __init__(self, metadata: Mapping[str, Any]):
+    """Raises as `GGUFTokenizer` does."""
+    super().__init__(metadata)
+    # What users defined is found before anything is merged, but for runs of
+    # spaces, which are merged first, as in the published files.
+    self._kinds = [
+      _NORMAL if kind == _USER_DEFINED and _SPACE in token else kind
+      for token, kind in zip(self.tokens, self._kinds, strict=True)
+    ]
+
+  def tokenizer(self) -> Tokenizer:
+    """Builds the contents of tokenizer.json."""
+    built = super().tokenizer()
+    built.model.unk_token = self.tokens[self.ids["unk"]]
+    built.model.fuse_unk = built.model.byte_fallback = True
+    built.normalizer = normalizers.Replace(" ", _SPACE)
+    built.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    built.decoder = decoders.Sequence(
+      [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return built
+
+  def _read_cut(self) -> _Cut:
+    if self._metadata.get("tokenizer.ggml.add_space_prefix", True):
+      raise ConfigError(
+        "tokenizer.ggml.add_space_prefix=True puts a space before texts, as "
+        "in Llama 2: take this model's Hugging Face folder"
+      )
+    return _Cut(pattern=_NONE)
+
+  def _merges(self, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Returns all pairs that make a piece, those of the best pieces first.
+
+    What users defined comes before all others, in its own order. Of the pairs
+    of one piece that with the longer first part comes first, as in the
+    published files.
+    """
+    scores = self._metadata["tokenizer.ggml.scores"]
+    kinds = self._metadata["tokenizer.ggml.token_type"]
+    found = []
+    for piece, id in vocabulary.items():
+      if kinds[id] in (_CONTROL, _BYTE):
+        continue
+      rank = (0, id) if kinds[id] == _USER_DEFINED else (1, -scores[id])
+      for cut in range(len(piece) - 1, 0, -1):
+        pair = piece[:cut], piece[cut:]
+        if vocabulary.keys() >= {*pair}:
+          found.append((*rank, -cut, pair))
+    return [pair for *_, pair in sorted(found)]
+
+  def _read_tokens(self) -> list[str]:
+    return [token.replace(" ", _SPACE) for token in super()._read_tokens()]
+
+
+def tokenizer_of(metadata: Mapping[str, Any]) -> GGUFTokenizer:
+  """Returns the tokenizer of a file's kind; see `GGUFTokenizer`."""
+  has_scores = metadata.get("tokenizer.ggml.model") == "llama"
+  return (_Pieces if has_scores else GGUFTokenizer)(metadata)
