@@ -34,7 +34,7 @@ class _Parts(NamedTuple):
 
   chunk_M: jax.Array
   context_M: jax.Array
-  place_ML: jax.Array  # of the chunk's tokens, and of its path's first
+  place_ML: jax.Array  # of the chunk's tokens, and of its last again
   is_its_ML: jax.Array  # those that belong to the part
 
 
@@ -83,7 +83,7 @@ def _decays(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns w of parts, [M, H, L], and their D to the context, [M, H, L, S].
 
-  The decay to where a chunk's path enters it is without that token's own.
+  The last entries of L are up to where the chunk's path enters it.
   """
   sees_MLS = parts.is_its_ML[..., None] & (
     parts.place_ML[..., None] < c.end_BNC[parts.context_M][:, None]
@@ -113,11 +113,9 @@ def _parts(end_NC: jax.Array, place_NC: jax.Array) -> _Parts:
   part_NC = jnp.cumsum(begins_NC).reshape(begins_NC.shape) - 1
   part_NC = jnp.where(context_NC >= 0, part_NC, -1)
   chunk_M, at_M = jnp.nonzero(begins_NC, size=most, fill_value=0)
-  # The first token of a chunk that its last one comes after, or is.
-  first_N = jnp.argmax(place_NC[:, -1:] < end_NC, axis=1)[:, None]
+  # Where a path enters a chunk, its last token comes after the same ancestors.
   place_NL, part_NL = (
-    jnp.concatenate([x, jnp.take_along_axis(x, first_N, axis=1)], axis=1)
-    for x in (place_NC, part_NC)
+    jnp.pad(x, ((0, 0), (0, 1)), mode="edge") for x in (place_NC, part_NC)
   )
   is_its_ML = part_NL[chunk_M] == jnp.arange(most)[:, None]
   context_M = jnp.maximum(context_NC[chunk_M, at_M], 0)
