@@ -14,6 +14,7 @@ from agentrl_jax.model.quantization import Quantized
 from agentrl_jax.rollout.api import WEIGHTS
 from agentrl_jax.train.weights.publish import Publisher
 from tests.model import drawn
+from tests.model.policy_test import QWEN3_5
 from tests.rollout import small
 from tests.settings import COMPUTE, compute_config, lora_config
 
@@ -33,6 +34,7 @@ MODELS = {
     dense_layers=1,
     dense_mlp_width=40,
   ),
+  "states": dataclasses.replace(BASE, num_layers=2, **QWEN3_5),
   "biases": dataclasses.replace(ROUTED, normed_experts=True, swiglu_limit=7.0),
 }
 
@@ -88,6 +90,7 @@ class QuantizationTest(parameterized.TestCase):
     ("untied", "int8"),
     ("dense first", "int8"),
     ("biases", "int8"),
+    ("states", "int8"),
     ("biases", "fp8"),
   )
   def test_decodes_as_the_numbers_that_are_stored(self, name, weights):

@@ -21,6 +21,7 @@ from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
 from tests import eight_devices
 from tests.model import drawn
+from tests.model.policy_test import QWEN3_NEXT
 from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(
@@ -171,6 +172,48 @@ class RefusalTest(parameterized.TestCase):
       wrote = json.loads((again / hugging_face.CONFIG_FILE).read_text())
       self.assertEqual(wrote["num_nextn_predict_layers"], 0)
       read_params(again, self.policy, self.mesh)
+
+  def test_a_folder_as_qwen3_5_is_published(self):
+    """It sees, predicts further tokens, and has experts in one tensor."""
+    config = dataclasses.replace(
+      CONFIG,
+      qkv_bias=False,
+      qk_norm=True,
+      **QWEN3_NEXT | {"delta_by_head": False},
+    )
+    policy = Policy(config, COMPUTE)
+    params = filled(policy)
+    folder = pathlib.Path(tempfile.mkdtemp(dir=self._root.name)) / "model"
+    export.write_params(folder, params, config, context=64, dtype="bfloat16")
+    found = read_params(folder, policy, self.mesh, dtype=jnp.bfloat16)
+    rate = found["delta_layers"]["delta"]["decay_log"]
+    self.assertEqual(rate.dtype, jnp.float32)
+
+    def publish(tensors):
+      for module in [f"model.layers.{layer}.mlp.experts" for layer in (0, 1)]:
+        gate, up, down = (
+          np.stack(
+            [tensors.pop(f"{module}.{n}.{x}_proj.weight") for n in range(5)]
+          )
+          for x in ("gate", "up", "down")
+        )
+        tensors[f"{module}.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+        tensors[f"{module}.down_proj"] = down
+      for name in [name for name in tensors if name.startswith("model.")]:
+        renamed = name.replace("model.", "model.language_model.", 1)
+        tensors[renamed] = tensors.pop(name)
+      for name in ("model.visual.patch_embed.proj.weight", "mtp.fc.weight"):
+        tensors[name] = np.ones((2, 2), "f4")
+
+    self.changed(folder / tensor_files.SINGLE_FILE, publish)
+    path = folder / hugging_face.CONFIG_FILE
+    text = json.loads(path.read_text())
+    self.assertEqual(text.pop("architectures"), ["Qwen3_5MoeForCausalLM"])
+    path.write_text(
+      json.dumps({"model_type": "qwen3_5_moe", "text_config": text})
+    )
+    again = read_params(folder, policy, self.mesh, dtype=jnp.bfloat16)
+    jax.tree.map(np.testing.assert_array_equal, again, found)
 
   def changed(self, path, change):
     """Writes a file of tensors again, after `change` of their dict."""
