@@ -3,25 +3,11 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.attention.rotary import RotaryConfig
 
-# Fields that each `rope_type` reads.
-_BANDS = ("rope_low_frequency", "rope_high_frequency", "rope_original_context")
-STRETCHES: Mapping[str, tuple[str, ...]] = {
-  "default": (),
-  "linear": ("rope_factor",),
-  "llama3": ("rope_factor", *_BANDS),
-  "yarn": (
-    "rope_factor",
-    *_BANDS,
-    "rope_truncate",
-    "rope_attention_factor",
-    "rope_mscale",
-  ),
-  "proportional": ("rope_factor",),
-}
 # Keys of params whose leaves are stacked: layers of one shape each.
 STACKS = DENSE, DELTA, LOCAL, OTHERS = (
   "dense_layers",
@@ -38,6 +24,7 @@ _OF_EXPERTS = (
   "swiglu_limit",
   "shared_experts",
   "shared_gate",
+  "normed_branches",
   "dense_layers",
   "dense_mlp_width",
 )
@@ -73,15 +60,8 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(RotaryConfig):
   """The `model` section of the config: see docs/models.md for the families.
-
-  By `rope_type`, rotary wavelengths are stretched by `rope_factor`: all of them
-  (linear), or those beyond `rope_original_context / rope_low_frequency`, while
-  those below `rope_original_context / rope_high_frequency` are kept. Between
-  them llama3 blends by frequency, and yarn (arXiv:2309.00071) by channel.
-  With proportional (Gemma 4) the later pairs of a head's channels do not turn,
-  and `partial_rotary_factor` is the share of those that do.
 
   Local layers attend to the last `window` tokens. Those are all layers, or all
   but every `window_period`-th one.
@@ -97,15 +77,6 @@ class ModelConfig:
   num_kv_heads: int
   head_dim: int
   mlp_width: int  # of each expert, where there are experts
-  rope_theta: float = 1e4
-  rope_type: str = "default"  # or a key of STRETCHES
-  rope_factor: float = 1.0
-  rope_low_frequency: float = 1.0  # turns within the original context
-  rope_high_frequency: float = 4.0
-  rope_original_context: int = 0  # tokens
-  rope_truncate: bool = True  # yarn blends between whole channels
-  rope_attention_factor: float = 1.0  # of rotated queries and keys, in yarn
-  rope_mscale: float = 0.0  # yarn's of latent attention: see `score_factor`
   partial_rotary_factor: float = (
     1.0  # of a head's channels that turn; GLM-4: 0.5
   )
@@ -160,6 +131,9 @@ class ModelConfig:
   expert_scale: float = 1.0  # factor of the chosen experts' weights
   shared_experts: int = 0  # that every token has beside those it chooses
   shared_gate: bool = False  # Qwen3-Next: a token weighs the shared experts
+  # Gemma 4: these and the chosen ones are each normed before and after, and the
+  # router scales what it reads, and each expert's weight.
+  normed_branches: bool = False
   dense_layers: int = 0  # the first ones, which have one MLP for all tokens
   dense_mlp_width: int = 0  # of these
   value_head: bool = False  # a critic on the policy's hidden states
@@ -194,7 +168,8 @@ class ModelConfig:
         f"model.experts_per_token={self.experts_per_token} must lie between 1 "
         f"and model.num_experts={self.num_experts}, or both be 0"
       )
-    self._check()
+    self._check_experts()
+    self._check_branches()
     if self.activation not in ACTIVATIONS:
       raise ConfigError(
         f"model.activation={self.activation!r} must be one of "
@@ -422,7 +397,7 @@ class ModelConfig:
   def _check_delta(self) -> None:
     if not self.delta_heads:
       others = (*_OF_DELTA, "delta_period", "delta_by_head")
-      self._refuse_idle(others, "model.delta_heads=0")
+      self.refuse_idle(others, "model.delta_heads=0")
       return
     found = ", ".join(
       f"model.{name}={getattr(self, name)}" for name in _OF_DELTA
@@ -454,7 +429,7 @@ class ModelConfig:
     """Checks the layers that are not local, and what else is Gemma 4's."""
     heads = self.global_kv_heads
     if not self.global_head_dim:
-      self._refuse_idle(("global_kv_heads",), "model.global_head_dim=0")
+      self.refuse_idle(("global_kv_heads",), "model.global_head_dim=0")
     elif min(self.global_head_dim, heads) < 0 or (
       self.global_head_dim % 2 or self.num_heads % (heads or 1)
     ):
@@ -477,9 +452,9 @@ class ModelConfig:
 
   def _check_latents(self) -> None:
     if not self.latent_dim:
-      self._refuse_idle(_OF_LATENTS, "model.latent_dim=0")
+      self.refuse_idle(_OF_LATENTS, "model.latent_dim=0")
       return
-    self._refuse_idle(_NOT_OF_LATENTS, f"model.latent_dim={self.latent_dim}")
+    self.refuse_idle(_NOT_OF_LATENTS, f"model.latent_dim={self.latent_dim}")
     if (
       min(self.latent_dim, self.value_dim) < 1
       or min(self.query_rank, self.rope_mscale) < 0
@@ -510,11 +485,11 @@ class ModelConfig:
         f"model.{part if self.rotary_key_dim else whole} must be even: rotary "
         "positions turn pairs of channels"
       )
-    self._check_stretch()
+    self.check_stretch()
 
-  def _check(self) -> None:
+  def _check_experts(self) -> None:
     if not self.num_experts:
-      self._refuse_idle(_OF_EXPERTS, "model.num_experts=0")
+      self.refuse_idle(_OF_EXPERTS, "model.num_experts=0")
       return
     if self.swiglu_limit and not (
       self.swiglu_limit > 0 and self.normed_experts and not self.sigmoid_router
@@ -538,7 +513,7 @@ class ModelConfig:
       )
     groups, chosen = self.expert_groups, self.groups_per_token
     if not self.sigmoid_router:
-      self._refuse_idle(_OF_SIGMOID, "model.sigmoid_router=False")
+      self.refuse_idle(_OF_SIGMOID, "model.sigmoid_router=False")
       return
     if not 1 <= chosen <= groups or (
       self.num_experts % groups
@@ -557,41 +532,15 @@ class ModelConfig:
         f"model.expert_scale={self.expert_scale} must be above 0"
       )
 
-  def _refuse_idle(self, names: Collection[str], why: str) -> None:
-    """Refuses fields that are set, and of no use for the reason `why`."""
-    idle = [
-      f"model.{field.name}={getattr(self, field.name)!r}"
-      for field in dataclasses.fields(self)
-      if field.name in names and getattr(self, field.name) != field.default
-    ]
-    if idle:
-      raise ConfigError(
-        f"{', '.join(idle)} means nothing with {why}: change that, "
-        "or keep the default"
-      )
-
-  def _check_stretch(self) -> None:
-    if self.rope_type not in STRETCHES:
-      raise ConfigError(
-        f"model.rope_type={self.rope_type!r} must be one of "
-        f"{', '.join(STRETCHES)}"
-      )
-    others = set(STRETCHES["yarn"]) - set(STRETCHES[self.rope_type])
-    self._refuse_idle(others, f"model.rope_type={self.rope_type!r}")
-    if not (self.rope_factor >= 1 and self.rope_attention_factor > 0):
-      raise ConfigError(
-        f"model.rope_factor={self.rope_factor} must be at least 1, and "
-        f"model.rope_attention_factor={self.rope_attention_factor} above 0"
-      )
-    if "rope_original_context" in STRETCHES[self.rope_type] and not (
-      self.rope_original_context > 0
-      and 0 < self.rope_low_frequency < self.rope_high_frequency
-      and self.rope_theta > 1
+  def _check_branches(self) -> None:
+    if self.normed_branches and (
+      not (self.shared_experts and self.normed_experts and self.sandwich_norm)
+      or self.sigmoid_router
+      or self.expert_bias
     ):
       raise ConfigError(
-        f"model.rope_type={self.rope_type!r} needs "
-        f"model.rope_original_context={self.rope_original_context} above 0, "
-        f"0 < model.rope_low_frequency={self.rope_low_frequency} < "
-        f"model.rope_high_frequency={self.rope_high_frequency} and "
-        f"model.rope_theta={self.rope_theta} above 1"
+        "model.normed_branches=True is of Gemma 4's experts: set "
+        "model.shared_experts above 0, model.normed_experts and "
+        "model.sandwich_norm to True, model.sigmoid_router to False and "
+        "model.swiglu_limit to 0"
       )

@@ -25,18 +25,18 @@ from agentrl_jax.model.attention.latent import LatentAttention
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.layers.delta import DeltaMixer
-from agentrl_jax.model.layers.projection import Projection, RMSNorm, normed
+from agentrl_jax.model.layers.projection import (
+  ACTIVATE,
+  Projection,
+  RMSNorm,
+  normed,
+)
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Path
 
 Array = jax.Array
 
 # Params that are not trained: no gradient reaches them.
 FIXED = ("layer_scale",)
-
-ACTIVATE = {
-  "silu": jax.nn.silu,
-  "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-}
 
 
 def capped(logits: Array, cap: float) -> Array:
@@ -173,6 +173,9 @@ class Layer(nnx.Module):
     if c.sandwich_norm:
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
     self.sandwich = c.sandwich_norm
+    self.norms_branches, self.epsilon = c.normed_branches, c.norm_epsilon
+    if c.normed_branches:
+      self.after_experts_norm, self.after_shared_norm = norm(), norm()
     if c.layer_scale:
       self.layer_scale = nnx.Param(jnp.ones(1))
 
@@ -261,12 +264,14 @@ class Layer(nnx.Module):
     y_BTD = self.mlp_norm(x_BTD)
     branches = []
     if hasattr(self, "experts"):
-      branches.append(apply_experts(self.experts, y_BTD))
+      branches.append(self._of_experts(x_BTD, y_BTD, apply_experts))
     if hasattr(self, "gate"):
       y_BTF = self.activate(self.gate(y_BTD)) * self.up(y_BTD)
       branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
       if hasattr(self, "shared_gate"):
         branch_BTD *= jax.nn.sigmoid(self.shared_gate(y_BTD))
+      if self.norms_branches:
+        branch_BTD = self.after_shared_norm(branch_BTD)
       branches.append(branch_BTD)
     branch_BTD = functools.reduce(jnp.add, branches)
     if self.sandwich:
@@ -277,6 +282,18 @@ class Layer(nnx.Module):
       scale = jax.lax.stop_gradient(self.layer_scale[...])
       x_BTD = x_BTD * scale.astype(x_BTD.dtype)
     return x_BTD
+
+  def _of_experts(
+    self,
+    x_BTD: Array,
+    y_BTD: Array,
+    apply_experts: Callable[[Experts, Array], Array],
+  ) -> Array:
+    """Applies experts to y, or to x if they have norms of their own."""
+    if not self.norms_branches:
+      return apply_experts(self.experts, y_BTD)
+    y_BTD = normed(x_BTD, self.epsilon).astype(x_BTD.dtype)
+    return self.after_experts_norm(apply_experts(self.experts, y_BTD))
 
 
 class Stem(nnx.Module):

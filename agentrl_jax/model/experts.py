@@ -11,6 +11,7 @@ for n > K.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +22,10 @@ from jax.sharding import Mesh
 from agentrl_jax.model import lora, quantization, sharding
 from agentrl_jax.model.attention.packed import platform_of
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.layers.projection import ACTIVATE
 from agentrl_jax.model.lora import LoraConfig
+
+Activation = Callable[[jax.Array], jax.Array]
 
 
 class Experts(nnx.Module):
@@ -44,6 +48,10 @@ class Experts(nnx.Module):
       self.router = matrix(c.width, c.num_experts)
     self.gate, self.up = matrix(*inwards), matrix(*inwards)
     self.down = matrix(*outwards, gain=(2 * c.num_layers) ** -0.5)
+    if c.normed_branches:
+      self.input_scale, self.router_scale, self.expert_scale = (
+        nnx.Param(jnp.ones(n)) for n in (c.width, c.width, c.num_experts)
+      )
     self.has_bias = c.expert_bias
     if self.has_bias:
       self.router_bias = nnx.Param(jnp.zeros(c.num_experts))
@@ -53,9 +61,17 @@ class Experts(nnx.Module):
       )
 
   def router_params(self, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
-    """Returns the arrays that `route` takes."""
+    """Returns the arrays that `route` takes, and Gemma 4's scale of inputs.
+
+    Its router reads the normed states times a scale of its own over the root of
+    the width, which is a factor of the router's rows.
+    """
     if hasattr(self, "exact_router"):
       return self.exact_router[...], self.correction_bias[...]
+    if hasattr(self, "input_scale"):
+      scale_D = self.router_scale[...] * len(self.router_scale[...]) ** -0.5
+      router_DE = self.router[...] * scale_D[:, None]
+      return router_DE, self.expert_scale[...], self.input_scale[...]
     params = (self.router,)
     if self.has_bias:
       params += (self.router_bias,)
@@ -140,6 +156,7 @@ def _apply_on_device(
 ) -> tuple[jax.Array, jax.Array | None]:
   """Applies the experts of one device; `axes` of the mesh split them."""
   x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
+  router, input_scales = router[:2], router[2:]
   weight_NK, expert_NK = route(x_ND, *router, c=config)
   choice_BTK = None
   if gives_choice:
@@ -149,6 +166,8 @@ def _apply_on_device(
     is_replayed_N1 = (replayed_NK < config.num_experts).all(-1, keepdims=True)
     expert_NK = jnp.where(is_replayed_N1, replayed_NK, expert_NK)
     weight_NK, _ = route(x_ND, *router, c=config, expert_NK=expert_NK)
+  for scale_D in input_scales:
+    x_ND = (x_ND * scale_D).astype(x_ND.dtype)
   # Typed as varying here, so that gradients are summed over devices for each of
   # their tokens, and not again for each of its experts.
   x_ND, weight_NK = sharding.varying_like(
@@ -163,7 +182,12 @@ def _apply_on_device(
     expert_NK -= jax.lax.axis_index(axes) * len(params[0])
   apply_experts = apply_grouped if is_grouped else apply_all
   y_ND = apply_experts(
-    x_ND, weight_NK, expert_NK, *params, limit=config.swiglu_limit
+    x_ND,
+    weight_NK,
+    expert_NK,
+    *params,
+    limit=config.swiglu_limit,
+    activate=ACTIVATE[config.activation],
   )
   if splits_rows:
     y_ND = jax.lax.psum_scatter(y_ND, "expert", tiled=True)
@@ -184,15 +208,16 @@ def route(
   """Chooses experts; returns their weights and numbers, [N, K], in float32.
 
   All products are in float32: in bfloat16 near experts change places. With a
-  `bias_E` the router is one by sigmoids. With `expert_NK` these are the
-  experts, and only their weights are computed.
+  `bias_E` the router is one by sigmoids; of Gemma 4 it is a factor of the
+  experts' weights. With `expert_NK` these are the experts, and only their
+  weights are computed.
   """
   logit_NE = jnp.matmul(
     x_ND.astype(jnp.float32),
     router_DE.astype(jnp.float32),
     precision=jax.lax.Precision.HIGHEST,
   )
-  if bias_E is not None:
+  if bias_E is not None and not c.normed_branches:
     if c.sigmoid_router:
       return _route_by_sigmoids(jax.nn.sigmoid(logit_NE), bias_E, c, expert_NK)
     logit_NE += bias_E.astype(jnp.float32)
@@ -203,6 +228,8 @@ def route(
     weight_NK = jnp.take_along_axis(score_NE, expert_NK, axis=-1)
   if c.normed_experts:
     weight_NK /= weight_NK.sum(-1, keepdims=True)
+  if c.normed_branches:
+    weight_NK *= bias_E.astype(jnp.float32)[expert_NK]
   return weight_NK, expert_NK
 
 
@@ -323,6 +350,7 @@ def apply_grouped(
   down_EFD: jax.Array,
   *biases: jax.Array,
   limit: float = 0.0,
+  activate: Activation = jax.nn.silu,
 ) -> jax.Array:
   """Sorts tokens by expert, and computes one product per group, [N, D].
 
@@ -349,7 +377,7 @@ def apply_grouped(
     hot_PE = jax.nn.one_hot(expert_P[order_P], num_experts, dtype=y_PO.dtype)
     return jnp.where(is_ours_P1, y_PO + hot_PE @ biases[bias], 0)
 
-  y_PF = _gated(product(x_PD, gate_EDF, 0), limit)
+  y_PF = _gated(product(x_PD, gate_EDF, 0), limit, activate)
   y_PF *= _raised(product(x_PD, up_EDF, 1), limit)
   y_PD = product(y_PF, down_EFD, 2)
   y_PD = _moved(jnp.where(is_ours_P1, y_PD, 0), place_P, order_P)
@@ -366,6 +394,7 @@ def apply_all(
   down_EFD: jax.Array,
   *biases: jax.Array,
   limit: float = 0.0,
+  activate: Activation = jax.nn.silu,
 ) -> jax.Array:
   """Computes `apply_grouped` by every expert of every token."""
   is_chosen_NKE = expert_NK[..., None] == jnp.arange(len(gate_EDF))
@@ -375,7 +404,7 @@ def apply_all(
     y_NEF = _multiplied(_EACH, x_ND, matrix_EDF)
     return y_NEF + biases[bias] if biases else y_NEF
 
-  y_NEF = _gated(product(gate_EDF, 0), limit)
+  y_NEF = _gated(product(gate_EDF, 0), limit, activate)
   y_NEF *= _raised(product(up_EDF, 1), limit)
   y_NEF *= weight_NE[..., None].astype(x_ND.dtype)
   y_ND = _multiplied(_SUMMED, y_NEF, down_EFD)
@@ -414,10 +443,10 @@ def _multiplied(
 _ALPHA = 1.702  # of gpt-oss's gate, whose sigmoid is near to GELU's curve
 
 
-def _gated(x: jax.Array, limit: float) -> jax.Array:
+def _gated(x: jax.Array, limit: float, activate: Activation) -> jax.Array:
   """SwiGLU's gate; gpt-oss's, if there is a limit of its input."""
   if not limit:
-    return jax.nn.silu(x)
+    return activate(x)
   x = jnp.minimum(x, limit)
   return x * jax.nn.sigmoid(_ALPHA * x)
 

@@ -107,10 +107,10 @@ class LoraConfig(Section, section="lora"):
       )
     if not self or not model.num_experts or not of_experts:
       return
-    if model.expert_bias:
+    if model.expert_bias or model.normed_branches:
       raise ConfigError(
-        f"lora.targets={self.targets}: gpt-oss keeps all experts of a layer in "
-        "one tensor, which has no adapters here. Set "
+        f"lora.targets={self.targets}: gpt-oss and Gemma 4 keep all experts of "
+        "a layer in one tensor, which has no adapters here. Set "
         f'--config.lora.targets="{there}"'
       )
     if len(of_experts & {"gate", "up"}) == 1:

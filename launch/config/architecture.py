@@ -58,6 +58,7 @@ _SHAPES = (
   "global_head_dim",
   "global_kv_heads",
   "keys_as_values",
+  "normed_branches",
   "value_norm",
   "layer_scale",
 )

@@ -87,6 +87,13 @@ LATENTS = {
   "rotary_key_dim": 6,
   "value_dim": 5,
 }
+GEMMA_4_MOE = GEMMA_4 | {
+  "num_experts": 4,
+  "experts_per_token": 2,
+  "normed_experts": True,
+  "shared_experts": 1,
+  "normed_branches": True,
+}
 VARIANTS = (
   ("qwen3", {}),
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
@@ -139,6 +146,7 @@ VARIANTS = (
     | STRETCHED
     | {"rope_type": "yarn", "rope_mscale": 0.8, "rope_attention_factor": 1.1},
   ),
+  ("gemma4_moe", GEMMA_4_MOE),
 )
 
 

@@ -16,7 +16,7 @@ from launch.planning import chips
 from launch.planning.chips import parse_slice
 from tests.model.policy_test import (
   CONFIG,
-  GEMMA_4,
+  GEMMA_4_MOE,
   GLM_4_5,
   LATENTS,
   QWEN3_NEXT,
@@ -32,7 +32,7 @@ class ShardingTest(absltest.TestCase):
       {"joint_qk_norm": True, "sandwich_norm": True, "pre_norm": False},
       QWEN3_NEXT,
       {},
-      GEMMA_4,
+      GEMMA_4_MOE,
     ):
       policy = Policy(dataclasses.replace(CONFIG, **changes), COMPUTE)
       mesh = sharding.make_mesh({}, jax.devices()[:1])

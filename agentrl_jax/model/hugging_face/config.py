@@ -25,6 +25,7 @@ from agentrl_jax.model.hugging_face.families.family import (
   Family,
 )
 from agentrl_jax.model.hugging_face.families.gemma4 import (
+  read_experts,
   read_gemma4,
   write_gemma4,
 )
@@ -264,8 +265,10 @@ def family_of(config: ModelConfig) -> str:
     for name, family in FAMILIES.items()
     if all(getattr(config, key) == x for key, x in family.traits().items())
     and family.qkv_bias in (config.qkv_bias, None)
-    and family.experts == bool(config.num_experts)
     and family.latents == bool(config.latent_dim)
+    and family.experts in (bool(config.num_experts), None)
+    and config.normed_branches
+    == (family.experts is None and bool(config.num_experts))
     and family.fused_experts == config.expert_bias
     and family.delta == bool(config.delta_heads)
     and family.scaled_embedding == is_scaled
@@ -400,7 +403,8 @@ _SIGMOID = {
 
 def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   if not family.experts:
-    return _one_mlp(described)
+    one = _one_mlp if family.experts is False else read_experts
+    return one(described)
   if family.fused_experts:
     return _fused_experts(described)
   if family.shared_gate:

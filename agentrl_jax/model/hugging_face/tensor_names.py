@@ -392,6 +392,8 @@ def _mlps(
     return _fused_experts(c)
   if not c.num_experts:
     return _mlp(c, c.mlp_width, "mlp", fused=family.fused_gate_up)
+  if c.normed_branches:
+    return _beside_experts(c) | _mlp(c, c.shared_width, "mlp")
   found = _experts(c, fused_experts)
   if not c.shared_width:
     return found
@@ -471,6 +473,31 @@ def _experts(c: ModelConfig, fused: bool) -> dict[Path, Place]:
     ("experts", "gate"): matrix("gate", c.mlp_width, c.width),
     ("experts", "up"): matrix("up", c.mlp_width, c.width),
     ("experts", "down"): matrix("down", c.width, c.mlp_width),
+  }
+
+
+def _beside_experts(c: ModelConfig) -> dict[Path, Place]:
+  """Gemma 4's: experts and their router stand beside the MLP."""
+  found = {
+    path: dataclasses.replace(
+      place,
+      tensor=place.tensor.replace("mlp.gate", "router.proj").replace(
+        "mlp.experts", "experts"
+      ),
+    )
+    for path, place in _experts(c, fused=True).items()
+  }
+  after = "post_feedforward_layernorm"
+  vectors = {
+    ("experts", "router_scale"): ("router.scale", c.width),
+    ("experts", "expert_scale"): ("router.per_expert_scale", c.num_experts),
+    ("experts", "input_scale"): ("pre_feedforward_layernorm_2.weight", c.width),
+    ("after_shared_norm", "scale"): (f"{after}_1.weight", c.width),
+    ("after_experts_norm", "scale"): (f"{after}_2.weight", c.width),
+  }
+  return found | {
+    path: _vector(f"{_LAYER}.{tensor}", size)
+    for path, (tensor, size) in vectors.items()
   }
 
 

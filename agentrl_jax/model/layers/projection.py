@@ -16,6 +16,11 @@ from agentrl_jax.model.lora import LoraConfig
 
 Array = jax.Array
 
+ACTIVATE = {
+  "silu": jax.nn.silu,
+  "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
+
 
 class RMSNorm(nnx.Module):
   """x / rms(x) * scale over the last axis (arXiv:1910.07467), in float32.

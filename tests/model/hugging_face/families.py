@@ -173,7 +173,15 @@ def _gemma4(described: dict, rng: np.random.Generator) -> dict:
   layers = period * int(rng.integers(1, 3))
   same = bool(rng.integers(2))
   del described["hidden_act"], described["rope_theta"]
-  return {
+  width = int(rng.integers(8, 16))
+  experts = {
+    "enable_moe_block": True,
+    "num_experts": int(rng.choice([3, 7, 16])),
+    "top_k_experts": int(rng.integers(2, 4)),
+    "moe_intermediate_size": width,
+    "intermediate_size": width * int(rng.integers(1, 4)),
+  }
+  return (experts if rng.integers(2) else {}) | {
     "hidden_activation": "gelu_pytorch_tanh",
     "num_hidden_layers": layers,
     "layer_types": [
@@ -299,7 +307,9 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
     model.model.embed_tokens.embed_scale = exact
   with torch.no_grad():
     routers = (
-      bias for name, bias in model.named_buffers() if name.endswith("_bias")
+      buffer
+      for name, buffer in model.named_buffers()
+      if name.endswith(("_bias", "layer_scalar"))
     )
     for weight in (*model.parameters(), *routers):
       weight.add_(0.1 * torch.randn_like(weight))

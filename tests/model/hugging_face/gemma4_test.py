@@ -73,7 +73,10 @@ class Gemma4Test(parameterized.TestCase):
   @parameterized.parameters(
     ({"hidden_size_per_layer_input": None}, "hidden_size_per_layer_input=null"),
     ({"num_kv_shared_layers": 4}, "num_kv_shared_layers=4 is not computed"),
-    ({"enable_moe_block": True}, "enable_moe_block=true is not computed"),
+    (
+      {"enable_moe_block": True, "moe_intermediate_size": 1000},
+      "intermediate_size=21504 is not computed here",
+    ),
     ({"use_bidirectional_attention": "all"}, "bidirectional_attention=.all"),
     ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling=.* is not"),
     ({"layer_types": ["sliding_attention"] * 60}, "a last layer that sees all"),

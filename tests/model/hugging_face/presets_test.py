@@ -46,6 +46,7 @@ COUNTS = {
   "gemma-3-27b": 27_432_406_640 - SIGHT - 1152 * (5376 + 1),
   # As llama.cpp counts, without the frequencies of a head's pairs.
   "gemma-4-31b": 30_697_345_596 - 256,
+  "gemma-4-26b-a4b": 25_233_142_046 - 256,
   "mistral-7b-v0.3": 7_248_023_552,
   "mistral-nemo-12b": 12_247_782_400,
   "mistral-small-24b": 23_572_403_200,

@@ -207,7 +207,7 @@ def _gradients(model):
       continue
     gradient = weight.grad.numpy()
     module, _, kind = name.rpartition(".")
-    is_fused = model.config.model_type == "gpt_oss"
+    is_fused = model.config.model_type in ("gpt_oss", "gemma4_text")
     if is_fused or not module.endswith(".experts"):
       yield name, gradient
       continue

@@ -35,7 +35,8 @@ class Family:
   only: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
   value_norm: bool = False
   layer_scale: bool = False
-  experts: bool = False  # in every layer, or all but the first
+  # In every layer, or all but the first; None: `enable_moe_block` says.
+  experts: bool | None = False
   sigmoid_router: bool = False
   # Of these, all in one tensor, with biases and limits, perhaps in MXFP4.
   fused_experts: bool = False
@@ -167,6 +168,7 @@ FAMILIES: Mapping[str, Family] = {
     qk_norm=True,
     value_norm=True,
     layer_scale=True,
+    experts=None,
     sandwich_norm=True,
     activation="gelu_tanh",
     scaled_embedding=True,
@@ -180,7 +182,6 @@ FAMILIES: Mapping[str, Family] = {
       "rope_scaling": (None,),
       "rope_theta": (None,),
       "partial_rotary_factor": (None,),
-      "enable_moe_block": (False,),
       "num_kv_shared_layers": (0,),
       "hidden_size_per_layer_input": (0,),
     },

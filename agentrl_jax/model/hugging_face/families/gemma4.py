@@ -1,7 +1,7 @@
-"""Reads and writes what config.json says of Gemma 4's two kinds of layers.
+"""Reads and writes what is Gemma 4's own in config.json.
 
 Layers that see all tokens have heads of their own size, their own number of
-keys, and their own rotation.
+keys, and their own rotation. Experts stand beside an MLP for all tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,6 +59,30 @@ def read_gemma4(
   return found
 
 
+def read_experts(described: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads the MLP of each layer, and the experts beside it, if there are any.
+
+  Raises `ConfigError` if the MLP is not as wide as some of the experts.
+  """
+  width = read_size(described, "intermediate_size")
+  if not read_flag(described, "enable_moe_block", absent=False):
+    return {"mlp_width": width}
+  each = read_size(described, "moe_intermediate_size")
+  if width % each:
+    raise ConfigError(
+      f"intermediate_size={width} is not computed here; what is, is a multiple "
+      f"of moe_intermediate_size={each}. Start from a model that has one"
+    )
+  return {
+    "mlp_width": each,
+    "num_experts": read_size(described, "num_experts"),
+    "experts_per_token": read_size(described, "top_k_experts"),
+    "normed_experts": True,
+    "shared_experts": width // each,
+    "normed_branches": True,
+  }
+
+
 def _read_heads(
   described: Mapping[str, Any], is_local: Sequence[bool], same: bool
 ) -> dict[str, Any]:
@@ -106,7 +130,13 @@ def write_gemma4(
   }
   if config.rope_factor == 1:
     turning.pop("factor", None)
+  if config.num_experts:
+    others |= {
+      "intermediate_size": config.shared_width,
+      "top_k_experts": config.experts_per_token,
+    }
   return others | {
+    "enable_moe_block": bool(config.num_experts),
     "global_head_dim": config.global_head_dim,
     "num_global_key_value_heads": config.global_kv_heads or None,
     "attention_k_eq_v": config.keys_as_values,
