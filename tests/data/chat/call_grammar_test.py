@@ -176,6 +176,11 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "set chat.template=hermes"):
       codec.call_grammar([STOP])
 
+  def test_form_that_no_grammar_holds(self):
+    codec("small_gemma4").call_grammar([])
+    with self.assertRaisesRegex(ConfigError, "sampling.calls=free"):
+      codec("small_gemma4").call_grammar([STOP])
+
 
 class JsonGrammarTest(Calling):
   SCHEMA = {
