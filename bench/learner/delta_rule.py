@@ -18,6 +18,7 @@ from agentrl_jax.model.recurrent.ancestry import ancestry
 from bench import timing
 from bench.learner.train_step import WIDTH, square_product
 from bench.line_peer import Pythons
+from launch.planning.roofline import delta_flops
 
 TOKENS, HEADS, CHANNELS, ANSWERS = 2048, 2, 128, 8
 TOLERANCE = 1e-4
@@ -40,7 +41,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   } | {"product": square_product()}
   timing.in_turn(turns, 1)
   times = timing.in_turn(turns, pairs)
-  due = delta_rule.flops(CHANNELS, CHANNELS) * TOKENS * HEADS
+  due = delta_flops(CHANNELS, CHANNELS) * TOKENS * HEADS
   return {
     "work": {"tokens": TOKENS, "heads": HEADS, "channels": CHANNELS},
     "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},

@@ -2,7 +2,7 @@
 
   python -m bench.learner.shared_batch --processes=4 --tokens=4000000
 
-Encoding: bytes and tokens per second of `launch.processes.group_bytes`, beside
+Encoding: bytes and tokens per second of `controller.groups.group_bytes`, beside
 gzip of JSON with arrays in base64, the form that files of episodes have. The
 way: seconds until every process has the batch, over the link, which sends it
 once to each, and by way of the devices. The devices of one machine share its
@@ -22,6 +22,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from absl import app, flags
 
+from agentrl_jax.controller.groups.group_bytes import (
+  decode_groups,
+  encode_groups,
+)
 from agentrl_jax.data.record_file import group_from_json, group_to_json
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from launch.processes.group import (
@@ -32,7 +36,6 @@ from launch.processes.group import (
   ProcessLimits,
   joined,
 )
-from launch.processes.group_bytes import decode_groups, encode_groups
 
 _PROCESSES = flags.DEFINE_integer("processes", 4, "learner processes", 2)
 _TOKENS = flags.DEFINE_integer("tokens", 4_000_000, "tokens of the batch", 1)

@@ -80,17 +80,6 @@ def show_advice(console: Console, found: Sequence[Advice]) -> None:
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def step_as_json(step: StepTime) -> dict[str, Any]:
-  """Returns the seconds of a step by part."""
-  return {
-    "training_s": dict(step.training),
-    "generation_s": dict(step.generation),
-    "step_s": step.step_s,
-    "tokens": step.tokens,
-    "verdict": step.verdict,
-  }
-
-
 def as_json(
   judged: Sequence[Judgement], advice: Sequence[Advice]
 ) -> dict[str, Any]:

@@ -23,7 +23,12 @@ from agentrl_jax.model.hugging_face.config import (
 )
 from agentrl_jax.model.hugging_face.families.family import FAMILIES, Family
 from agentrl_jax.model.hugging_face.positions import read_stretch
-from agentrl_jax.model.hugging_face.tensor_names import places, tensors
+from agentrl_jax.model.hugging_face.tensor_names import (
+  Path,
+  Place,
+  places,
+  tensors,
+)
 
 try:
   import gguf
@@ -183,7 +188,7 @@ class GGUFFile:
         if family.qkv_bias is None
         else family.qkv_bias,
         embedding_scale=width**0.5 if family.scaled_embedding else 1.0,
-        **family.traits(),
+        **dict[str, Any](family.traits()),
         **self._rope(head_dim),
         **self._windows(family),
       )
@@ -234,7 +239,7 @@ class GGUFFile:
     if tensor is None or by_keys["rope_type"] != "default":
       return by_keys
     stretch = _numbers(tensor.data, tensor.tensor_type)
-    found = {"rope_factor": float(stretch.max()), **_LLAMA3}
+    found: dict[str, Any] = {"rope_factor": float(stretch.max()), **_LLAMA3}
     channels = np.arange(0, head_dim, 2) / head_dim
     wavelength = 2 * np.pi * self._number("rope.freq_base", 1e4) ** channels
     turns = found["rope_original_context"] / wavelength
@@ -281,7 +286,7 @@ class GGUFFile:
       for name, _ in tensors(self._places())
     }
 
-  def _places(self):
+  def _places(self) -> Mapping[Path, Place]:
     return places(self.config, self.family)
 
   def _check_tensors(self) -> None:

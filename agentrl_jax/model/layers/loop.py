@@ -99,8 +99,10 @@ class LayerLoop:
     locality, same = self.config.local_layers, []
     for stack, (_, numbers) in self.config.stacks.items():
       own = slice(numbers[0], numbers[-1] + 1)
-      replayed = None if replayed_LBTK is None else replayed_LBTK[own]
-      over: tuple[Any, ...] = (params[stack], replayed)
+      over: tuple[Any, ...] = (
+        params[stack],
+        None if replayed_LBTK is None else replayed_LBTK[own],
+      )
       of_stack = functools.partial(follow, stack=stack)
       if len(set(locality[own])) == 1:
         of_stack = functools.partial(of_stack, is_local=locality[own][0])

@@ -39,24 +39,6 @@ def unit(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
   return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + epsilon)
 
 
-def flops(
-  keys: int, values: int, *, is_tree: bool = False, chunk: int = CHUNK
-) -> float:
-  """Counts the FLOPs of `chunked` for a token and head; a gradient adds twice.
-
-  Products alone, of keys and values with so many channels. A tree's are those
-  of the most parts that it can have, since all of them are computed. Where one
-  layer at a time is computed again for its gradient, that takes 14 KiB a token
-  and head of 128 channels, and 32 KiB in a tree.
-  """
-  inside = 4 * chunk * (keys + values) + (2 / 3 + 2) * chunk**2
-  if not is_tree:
-    return inside + 2 * chunk * keys + 6 * keys * values
-  memory = keys + chunk
-  link = 6 * chunk * keys + 4 * chunk**2 + 2 * memory**2 * values / chunk
-  return inside + 2 * (link + 2 * memory * values)
-
-
 def recurrent(
   q_BTHK: jax.Array,
   k_BTHK: jax.Array,

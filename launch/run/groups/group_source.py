@@ -12,6 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.controller.cross_policy import slot_successes
+from agentrl_jax.controller.groups.group_bytes import (
+  decode_groups,
+  encode_groups,
+)
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.records import Group
 from agentrl_jax.env.interface import Environment
@@ -24,7 +28,6 @@ from agentrl_jax.train.collapse.answers import (
 )
 from agentrl_jax.train.compared import LearnedTurns
 from launch.processes.group import Processes
-from launch.processes.group_bytes import decode_groups, encode_groups
 from launch.processes.stacks import FILE as STACKS
 from launch.processes.stacks import write_stacks
 from launch.reports.metrics_file import MetricsWriter

@@ -5,9 +5,12 @@ import dataclasses
 import numpy as np
 from absl.testing import absltest
 
+from agentrl_jax.controller.groups.group_bytes import (
+  decode_groups,
+  encode_groups,
+)
 from agentrl_jax.data.record_file import group_to_json
 from agentrl_jax.data.records import Group
-from launch.processes.group_bytes import decode_groups, encode_groups
 from tests.data.records import make_branching_group, make_group, with_experts
 
 

@@ -8,7 +8,8 @@ Transcripts and `Turn.raw_logprob`, which process 0 alone reads, are left out.
 import dataclasses
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +28,21 @@ _NO_INTS, _NO_FLOATS = np.empty(0, np.int32), np.empty(0, np.float32)
 
 def encode_groups(groups: Sequence[Group]) -> bytes:
   """Encodes the parts of groups that every learner process reads."""
-  turns = [turn for group in groups for turn in _turns(group)]
+  turns = [
+    turn
+    for group in groups
+    for trajectory in group.trajectories
+    for turn in trajectory.turns
+  ]
   header = json.dumps(
     {
       "groups": [group_to_json(_without_arrays(group)) for group in groups],
       "observed": [len(turn.observation) for turn in turns],
       "sampled": [len(turn.sampled) for turn in turns],
-      "experts": [_form(turn.experts) for turn in turns],
+      "experts": [
+        None if x.experts is None else (x.experts.dtype.str, x.experts.shape)
+        for x in turns
+      ],
     }
   ).encode()
   arrays = [
@@ -43,10 +52,6 @@ def encode_groups(groups: Sequence[Group]) -> bytes:
   ]
   experts = [x.experts.tobytes() for x in turns if x.experts is not None]
   return b"".join([_HEADER_SIZE.pack(len(header)), header, *arrays, *experts])
-
-
-def _form(experts: np.ndarray | None) -> tuple[str, Sequence[int]] | None:
-  return None if experts is None else (experts.dtype.str, experts.shape)
 
 
 def decode_groups(value: bytes) -> list[Group]:
@@ -78,11 +83,6 @@ def decode_groups(value: bytes) -> list[Group]:
   return [_with_arrays(group, rows) for group in groups]
 
 
-def _turns(group: Group) -> Iterator[Turn]:
-  for trajectory in group.trajectories:
-    yield from trajectory.turns
-
-
 def _without_arrays(group: Group) -> Group:
   def empty(turn: Turn) -> Turn:
     return dataclasses.replace(
@@ -95,12 +95,7 @@ def _without_arrays(group: Group) -> Group:
       experts=None,
     )
 
-  def bare(trajectory: Trajectory) -> Trajectory:
-    turns = tuple(empty(turn) for turn in trajectory.turns)
-    return dataclasses.replace(trajectory, transcript=(), turns=turns)
-
-  members = tuple(bare(trajectory) for trajectory in group.trajectories)
-  return dataclasses.replace(group, trajectories=members)
+  return _with_turns(group, empty, transcript=())
 
 
 def _with_arrays(group: Group, rows: Iterator[Sequence[np.ndarray]]) -> Group:
@@ -116,9 +111,15 @@ def _with_arrays(group: Group, rows: Iterator[Sequence[np.ndarray]]) -> Group:
       experts=experts,
     )
 
-  def whole(trajectory: Trajectory) -> Trajectory:
-    turns = tuple(filled(turn) for turn in trajectory.turns)
-    return dataclasses.replace(trajectory, turns=turns)
+  return _with_turns(group, filled)
 
-  members = tuple(whole(trajectory) for trajectory in group.trajectories)
+
+def _with_turns(
+  group: Group, of_turn: Callable[[Turn], Turn], **changes: Any
+) -> Group:
+  def changed(trajectory: Trajectory) -> Trajectory:
+    turns = tuple(map(of_turn, trajectory.turns))
+    return dataclasses.replace(trajectory, turns=turns, **changes)
+
+  members = tuple(map(changed, group.trajectories))
   return dataclasses.replace(group, trajectories=members)
