@@ -22,7 +22,7 @@ NUM_TASKS = 3
 
 def codecs():
   yield ChatCodec(train_tokenizer(families.TEXTS, vocab_size=300))
-  yield from (codec_of(f"small_{name}") for name in families.SMALL)
+  yield from (codec_of(f"small_{name}") for name in families.WITH_GRAMMARS)
 
 
 async def answers_of(environment):

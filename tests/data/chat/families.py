@@ -171,6 +171,8 @@ SMALL = {
   "gptoss": HARMONY,
   "gemma4": GEMMA4,
 }
+WITHOUT_GRAMMAR = "gemma4"  # of its calls
+WITH_GRAMMARS = tuple(name for name in SMALL if name != WITHOUT_GRAMMAR)
 REAL = {
   "qwen2_5": QWEN,
   "qwen3": QWEN,

@@ -91,7 +91,7 @@ _QWEN3_5: Mapping[str, Any] = {
   "delta": True,
 }
 _WITH_SHARED: Mapping[str, Any] = {"experts": True, "shared_gate": True}
-_SEES = ("model.visual.", "visual.", "mtp.")
+_SEES = (*(f"{root}visual." for root in ("", "model.")), "mtp.")
 _SENSES = tuple(
   f"{root}{part}."
   for root in ("", "model.")
