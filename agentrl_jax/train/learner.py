@@ -376,7 +376,7 @@ class OptimizerConfig(Section, section="optimizer"):
     "had fewer tokens than the mean, down if more; 0: biases stay",
   )
 
-  def check(self, model: ModelConfig, lora: LoraConfig) -> None:
+  def check_experts(self, model: ModelConfig, lora: LoraConfig) -> None:
     """Raises `ConfigError` if biases are to change that are fixed, or none."""
     if self.expert_bias_rate and (lora or not model.sigmoid_router):
       raise ConfigError(

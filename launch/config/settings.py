@@ -363,7 +363,7 @@ def _check_together(s: Settings) -> None:
   """Checks the sections against each other."""
   steps = s.batch.steps
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
-  s.optimizer.check(s.model, s.lora)
+  s.optimizer.check_experts(s.model, s.lora)
   check_mesh(s.mesh, s.batch, s.model, s.compute)
   check_sampling(s.sampling)
   check_quantized(s.engine, s.rollouts, s.loss)

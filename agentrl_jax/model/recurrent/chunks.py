@@ -9,9 +9,9 @@ triangular system, the WY form of arXiv:2406.06484:
 
 The system is inverted block by block, as exactly as by substitution: in a power
 series of A, repeated keys make terms as large as binomials, whose sum has no
-digits left. Logs of decays are
-sums along the path from s to t, never differences of sums from the row's start,
-so a strong decay beside a weak one costs no digits.
+digits left. Logs of decays are sums along the path from s to t, never
+differences of sums from the row's start, so a strong decay beside a weak one
+costs no digits.
 
 Axes: as in `delta_rule`; C tokens of a chunk, of which S are seen.
 """

@@ -129,7 +129,9 @@ class TransformersTest(parameterized.TestCase):
       again, dtype=model.dtype
     )
     for name, weight in loaded.state_dict().items():
-      expected = model.state_dict()[name].to(weight.dtype)
+      expected = model.state_dict()[name]
+      if name.endswith(("A_log", "dt_bias")):  # float32 in the files alone
+        expected = expected.to(weight.dtype)
       self.assertTrue(families.torch.equal(weight, expected), name)
 
   def _compare_updates(self, model, policy, params, token_BT):

@@ -43,6 +43,11 @@ class ConvolutionTest(parameterized.TestCase):
     found = paths.slopes(_of_rows, rows.marks, inputs)
     paths.assert_close(found, paths.slopes(_by_paths, rows, [x_BTD, kernel]))
 
+  def test_nothing_is_before_the_root_of_a_row_without_padding(self):
+    rows, x_BTD = ancestry(None, jnp.array([[3, 2, 3]])), jnp.eye(3)[None]
+    for back, wanted in ((1, [0, 1, 1]), (2, [0, 0, 0])):
+      np.testing.assert_array_equal(rows.before(x_BTD, back)[0, :, 0], wanted)
+
   def test_sequences_go_on(self):
     """The second begins later: before, it has no tokens and only padding."""
     x_BTD, kernel = _drawn()

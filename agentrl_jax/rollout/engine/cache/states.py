@@ -38,11 +38,12 @@ class StatePool:
   def match(self, tokens: np.ndarray, match: PrefixMatch) -> PrefixMatch:
     """Shortens a match to the longest prefix that there is a copy of."""
     for index in reversed(range(len(match.nodes))):
-      above, begin = _above(match.nodes[index]), index * self._page_size
+      begin = index * self._page_size
       end = min(match.size, begin + self._page_size)
-      for size in range(end, begin, -1):
-        if tokens[begin:size].tobytes() in above.states:
-          return PrefixMatch(match.nodes[: index + 1], size)
+      chunk = tokens[begin:end].tobytes()
+      kept = filter(chunk.startswith, _above(match.nodes[index]).states)
+      if size := max(map(len, kept), default=0) // tokens.itemsize:
+        return PrefixMatch(match.nodes[: index + 1], begin + size)
     return PrefixMatch((), 0)
 
   def restore(self, slot: int, tokens: np.ndarray, match: PrefixMatch) -> None:

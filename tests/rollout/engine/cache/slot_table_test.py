@@ -1,4 +1,4 @@
-"""Which slots prefill and decode, and what a slot is about to have."""
+"""Slots that prefill and decode, and what one of them is about to have."""
 
 import unittest
 
