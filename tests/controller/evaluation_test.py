@@ -201,11 +201,14 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_metrics(self):
     scores = {"arithmetic": await score(a_player(), 4)}
-    metrics = evaluation.metrics_of(scores)
-    self.assertEqual(metrics["eval/success/arithmetic"], 1.0)
-    self.assertEqual(metrics["eval/success"], 1.0)
-    self.assertEqual(metrics["eval/status/completed/arithmetic"], 4.0)
-    self.assertEqual(metrics["eval/lost/arithmetic"], 0.0)
+    wanted = {
+      "eval/success/arithmetic": 1.0,
+      "eval/success": 1.0,
+      "eval/status/completed/arithmetic": 4.0,
+      "eval/lost/arithmetic": 0.0,
+    }
+    found = evaluation.metrics_of(scores)
+    self.assertLessEqual(wanted.items(), found.items())
 
 
 def a_script(environment=None, *, max_turns=8, mistakes=()):

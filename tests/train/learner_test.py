@@ -194,6 +194,15 @@ class ShardedUpdateTest(absltest.TestCase):
     self._assert_like_one(found)
 
   @pytest.mark.full
+  @pytest.mark.timeout(1000)  # a delta rule's tree takes a minute to compile
+  def test_families_on_eight_devices_like_one(self):
+    found = eight_devices.run(
+      sharded_update.__name__, "families", deadline_s=900
+    )
+    self.assertLen(found["updates"], len(sharded_update.FAMILIES))
+    self._assert_like_one(found)
+
+  @pytest.mark.full
   @pytest.mark.timeout(2000)  # 70 updates of eight devices on two cores
   def test_every_mesh_of_eight_devices_like_one(self):
     found = eight_devices.run(sharded_update.__name__, "table", deadline_s=1800)

@@ -195,9 +195,8 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
       await clock.forward(GROUP.deadline_s)
     group = running.result()
     self.assertEqual(group and len(group.trajectories), members)
-    self.assertEqual(environment.num_open, 0)
-    self.assertEqual(counts.late, 4 - num_in_time)
-    self.assertEqual(counts.dropped, dropped)
+    found = environment.num_open, counts.late, counts.dropped
+    self.assertEqual(found, (0, 4 - num_in_time, dropped))
     if group:
       self.assertEqual(group.num_masked, 2)
 

@@ -67,12 +67,15 @@ class LoadProblemsTest(unittest.TestCase):
   def test_reads_every_field(self):
     line = json.dumps(ENTRY, ensure_ascii=False)
     (problem,) = load_problems(write(f"{line}\n\n"))
-    self.assertEqual(problem.type, "counting")
-    self.assertEqual(problem.question, "How many?")
-    self.assertEqual(problem.description, "The name of this table is t.")
-    self.assertEqual(problem.evidence, "None needed")
-    self.assertEqual(problem.label, ("2",))
-    self.assertEqual(problem.gold_sql, "SELECT COUNT(*) FROM t")
+    wanted = {
+      "type": "counting",
+      "question": "How many?",
+      "description": "The name of this table is t.",
+      "evidence": "None needed",
+      "label": ("2",),
+      "gold_sql": "SELECT COUNT(*) FROM t",
+    }
+    self.assertEqual({name: vars(problem)[name] for name in wanted}, wanted)
     self.assertEqual(problem.tables[0].columns, ("a",))
     self.assertEqual(problem.tables[0].rows, (("1",), ("line\u2028separator",)))
 

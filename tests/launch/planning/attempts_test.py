@@ -105,10 +105,9 @@ class LoadTest(parameterized.TestCase):
   def test_without_attempts_rows_are_full_and_share_nothing(self):
     for sharing in (1, 8):
       load = learner_load(_settings(sharing=sharing), None, "splash")
-      self.assertEqual(load.shared, 0)
-      self.assertEqual(load.computed, 32 * 8192)
-      self.assertEqual(load.keys_needed, 4096)
-      self.assertEqual(load.keys_visited, (8192 + 512) / 2)
+      self.assertEqual((load.shared, load.computed), (0, 32 * 8192))
+      keys = load.keys_needed, load.keys_visited
+      self.assertEqual(keys, (4096, (8192 + 512) / 2))
 
   @parameterized.parameters((1, 1.0), (2, 3 / 2), (4, 7 / 4))
   def test_the_last_shard_of_a_row_sees_most(self, sequence, wanted):

@@ -11,7 +11,7 @@ from absl.testing import absltest
 from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
 from agentrl_jax.data.records import Message
 from agentrl_jax.errors import ConfigError
-from configs import calculator, finetune, quickstart, smollm2
+from configs import calculator, finetune, gemma3, quickstart, smollm2
 from environments.word_problems.environment import ANSWER, CALCULATE
 from launch.config.settings import read_settings
 from launch.reports.metrics_file import read_metrics
@@ -64,7 +64,11 @@ class FinetuneTest(absltest.TestCase):
       read_settings(config)
 
   def test_tasks_of_a_published_model_fit_their_lengths(self):
-    for name, made in (("word_problems", smollm2), ("calculator", calculator)):
+    for name, made in (
+      ("word_problems", smollm2),
+      ("word_problems", gemma3),
+      ("calculator", calculator),
+    ):
       settings = read_settings(made.get_config(str(self.model)))
       self.assertEqual(list(settings.task_ids), [name])
       self.assertLessEqual(settings.episode.max_tokens, settings.engine.context)

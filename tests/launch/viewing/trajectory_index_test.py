@@ -29,25 +29,22 @@ class TrajectoryIndexTest(unittest.TestCase):
         for place, trajectory in enumerate(group.trajectories):
           found = listed.pop(f"{stem}.{line}.{place}")
           versions = [v for turn in trajectory.turns for v in turn.version]
-          self.assertEqual(
-            (found.task, found.index, found.attempt, found.status),
-            (
-              trajectory.task.name,
-              trajectory.task.index,
-              trajectory.attempt,
-              trajectory.status.value,
-            ),
-          )
-          self.assertEqual(found.num_tokens, trajectory.num_tokens)
-          self.assertEqual(found.num_sampled, trajectory.num_sampled)
-          self.assertEqual(found.num_cut, place == 2)
-          self.assertEqual(found.is_success, trajectory.is_success)
-          self.assertEqual(found.update, int(stem))
-          self.assertEqual(
-            (found.oldest_version, found.newest_version),
-            (min(versions), max(versions)),
-          )
-          self.assertEqual(found.policy_slots, [0, 1])
+          wanted = {
+            "task": trajectory.task.name,
+            "index": trajectory.task.index,
+            "attempt": trajectory.attempt,
+            "status": trajectory.status.value,
+            "num_tokens": trajectory.num_tokens,
+            "num_sampled": trajectory.num_sampled,
+            "num_cut": place == 2,
+            "is_success": trajectory.is_success,
+            "update": int(stem),
+            "oldest_version": min(versions),
+            "newest_version": max(versions),
+            "policy_slots": [0, 1],
+          }
+          for name, value in wanted.items():
+            self.assertEqual(getattr(found, name), value, name)
           self.assertAlmostEqual(found.group_mean, 1 / 3)
     (evaluated,) = listed.values()
     self.assertEqual((evaluated.played, evaluated.update), ("rl greedy", None))

@@ -1,9 +1,10 @@
 """Prints, per case on eight devices, how far an update is from one device's.
 
-  python -m tests.train.sharded.sharded_update [sample|table]
+  python -m tests.train.sharded.sharded_update [sample|families|table]
 
-A case is a mesh and a way to compute on it; the sample takes every axis, and
-the table every mesh that eight devices can form.
+A case is a mesh and a way to compute on it; the sample takes every axis, the
+families what has layers of its own, and the table every mesh that eight devices
+can form.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from agentrl_jax.model.compute import REMAT_POLICIES
 from agentrl_jax.model.policy import Policy
 from tests.data.records import make_branching_group
 from tests.model.attention.trees import random_ends
-from tests.model.policy_test import GEMMA_4
+from tests.model.policy_test import GEMMA_4, QWEN3_5
 from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
@@ -38,6 +39,13 @@ MODEL = dataclasses.replace(
 EXPERTS = dataclasses.replace(
   MODEL, num_experts=8, experts_per_token=3, normed_experts=True, mlp_width=12
 )
+# Short keys and values would differ by more than the limit for rounding alone.
+DELTA = QWEN3_5 | {
+  "delta_heads": 8,
+  "delta_key_heads": 4,
+  "delta_key_dim": 16,
+  "delta_value_dim": 16,
+}
 MODELS = {
   "dense": MODEL,
   "experts": EXPERTS,
@@ -83,6 +91,10 @@ MODELS = {
     # Scores as they are make params of one device differ by more than the
     # limit, if layers are scanned or not.
     **GEMMA_4 | {"global_kv_heads": 2, "query_pre_attn_scalar": 0},
+  ),
+  "delta": dataclasses.replace(MODEL, joint_qk_norm=False, **DELTA),
+  "delta experts": dataclasses.replace(
+    EXPERTS, joint_qk_norm=False, shared_experts=1, shared_gate=True, **DELTA
   ),
 }
 LOSSES: Mapping[str, Mapping[str, Any]] = {
@@ -153,14 +165,27 @@ SAMPLE = (
   ),
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
   Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
-  Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="two kinds"),
-  Case((1, 1, 2, 2, 2), True, "full", "attempts", shared=True, model="latents"),
   Case(
     (1, 2, 1, 2, 2),
     True,
     "none",
     "tokens",
     model="biased experts",
+    replayed=True,
+  ),
+)
+FAMILIES = (
+  Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="two kinds"),
+  Case((1, 1, 2, 2, 2), True, "full", "attempts", shared=True, model="latents"),
+  Case((2, 2, 2, 1, 1), True, "full", "tokens", model="delta"),
+  Case((1, 4, 2, 1, 1), False, "none", "tokens", shared=True, model="delta"),
+  Case(
+    (1, 2, 2, 1, 2),
+    True,
+    "full",
+    "attempts",
+    shared=True,
+    model="delta experts",
     replayed=True,
   ),
 )
@@ -340,12 +365,11 @@ def compare_attention() -> dict[str, float]:
 
 
 def main() -> None:
-  """Compares the sample, or the table, with one device."""
-  whole = sys.argv[1:] == ["table"]
-  found = {
-    "updates": compare_updates(table() if whole else SAMPLE),
-    "attention": compare_attention(),
-  }
+  """Compares the cases that are named with one device."""
+  name = sys.argv[1]
+  cases = {"sample": SAMPLE, "families": FAMILIES, "table": table()}[name]
+  attention = {} if name == "families" else compare_attention()
+  found = {"updates": compare_updates(cases), "attention": attention}
   sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -55,9 +55,10 @@ class ResponsesTest(Messages):
             include=["reasoning.encrypted_content"],
           )
           thought, text, call = said.output
-          self.assertEqual(thought.content[0].text, "Sum.")
-          self.assertEqual(text.content[0].text, "Let me see.")
-          self.assertEqual(call.name, name)
+          self.assertEqual(
+            (thought.content[0].text, text.content[0].text, call.name),
+            ("Sum.", "Let me see.", name),
+          )
           self.assertEqual(said.status, "completed")
           self.assertGreater(
             said.usage.output_tokens_details.reasoning_tokens, 3
