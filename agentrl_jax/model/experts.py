@@ -61,9 +61,10 @@ class Experts(nnx.Module):
       )
 
   def router_params(self, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
-    """Returns the arrays that `route` takes, and Gemma 4's scale of inputs.
+    """Returns the arrays that `route` takes, then Gemma 4's scale of inputs.
 
-    Its router reads the normed states times a scale of its own over the root of
+    These are a router, and where it has one, a number of each expert. Gemma 4's
+    router reads the normed states times a scale of its own over the root of
     the width, which is a factor of the router's rows.
     """
     if hasattr(self, "exact_router"):
@@ -200,27 +201,30 @@ def _apply_on_device(
 def route(
   x_ND: jax.Array,
   router_DE: jax.Array,
-  bias_E: jax.Array | None = None,
+  per_expert_E: jax.Array | None = None,
   *,
   c: ModelConfig,
   expert_NK: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Chooses experts; returns their weights and numbers, [N, K], in float32.
 
-  All products are in float32: in bfloat16 near experts change places. With a
-  `bias_E` the router is one by sigmoids; of Gemma 4 it is a factor of the
-  experts' weights. With `expert_NK` these are the experts, and only their
-  weights are computed.
+  All products are in float32: in bfloat16 near experts change places. What
+  `per_expert_E` is depends on the router: DeepSeek-V3's by sigmoids adds it to
+  scores when it chooses, gpt-oss's adds it to logits, and Gemma 4's multiplies
+  weights by it. With `expert_NK` these are the experts, and only their weights
+  are computed.
   """
   logit_NE = jnp.matmul(
     x_ND.astype(jnp.float32),
     router_DE.astype(jnp.float32),
     precision=jax.lax.Precision.HIGHEST,
   )
-  if bias_E is not None and not c.normed_branches:
+  if per_expert_E is not None and not c.normed_branches:
     if c.sigmoid_router:
-      return _route_by_sigmoids(jax.nn.sigmoid(logit_NE), bias_E, c, expert_NK)
-    logit_NE += bias_E.astype(jnp.float32)
+      return _route_by_sigmoids(
+        jax.nn.sigmoid(logit_NE), per_expert_E, c, expert_NK
+      )
+    logit_NE += per_expert_E.astype(jnp.float32)
   score_NE = jax.nn.softmax(logit_NE)
   if expert_NK is None:
     weight_NK, expert_NK = jax.lax.top_k(score_NE, c.experts_per_token)
@@ -229,7 +233,7 @@ def route(
   if c.normed_experts:
     weight_NK /= weight_NK.sum(-1, keepdims=True)
   if c.normed_branches:
-    weight_NK *= bias_E.astype(jnp.float32)[expert_NK]
+    weight_NK *= per_expert_E.astype(jnp.float32)[expert_NK]
   return weight_NK, expert_NK
 
 
