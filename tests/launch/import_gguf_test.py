@@ -257,8 +257,8 @@ class ImportTest(parameterized.TestCase):
       with zipfile.ZipFile(wheels[-1], "w") as written:
         part = content[start : start + (1 << 16)]
         written.writestr(f"data/m.gguf.part{n:02}", part)
-    self.assertGreater(len(wheels), 2)
     self.assertIn("parameters", import_gguf(wheels, self.to))
+    zipfile.ZipFile(self.root / "empty.whl", "w").close()
     self.assertIn("nothing to do", import_gguf(wheels[::-1], self.to))
     for files, sentence in (
       (wheels[:-1], "cut off"),
@@ -266,6 +266,7 @@ class ImportTest(parameterized.TestCase):
       (wheels[::2], "found .*: m.gguf.part00, m.gguf.part02"),
       ([*wheels, wheels[0]], "found .*: m.gguf.part00, m.gguf.part00"),
       ([*wheels, self.file], "m.gguf is no wheel"),
+      ([*wheels, self.root / "empty.whl"], "empty.whl holds no .gguf file"),
     ):
       with self.assertRaisesRegex(ConfigError, sentence):
         import_gguf(files, self.root / "n")

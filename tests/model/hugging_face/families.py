@@ -120,8 +120,8 @@ def _delta(family: str, described: dict, rng: np.random.Generator) -> dict:
   key_heads = int(rng.choice([1, 2, 3]))
   most = min(described["num_hidden_layers"], 3)
   found = {
-    # What a state says at first is near 0. A norm that enlarged it would turn
-    # one rounding of the params into 1e-4 of the logits, theirs as well as ours.
+    # What a state says at first is near 0. A norm that enlarged it would make
+    # of one rounding of the params 1e-4 of the logits, theirs as well as ours.
     "rms_norm_eps": 1e-2,
     "full_attention_interval": int(rng.integers(2, most + 1)),
     "partial_rotary_factor": float(rng.choice([0.25, 0.5])),
