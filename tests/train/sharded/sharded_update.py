@@ -1,6 +1,6 @@
 """Prints, per case on eight devices, how far an update is from one device's.
 
-  python -m tests.train.sharded.sharded_update [sample|families|table]
+  python -m tests.train.sharded.sharded_update sample|families|table
 
 A case is a mesh and a way to compute on it; the sample takes every axis, the
 families what has layers of its own, and the table every mesh that eight devices
