@@ -1,5 +1,6 @@
 """A policy small enough to decode in microseconds, with reference answers."""
 
+import contextlib
 import functools
 
 import jax
@@ -17,25 +18,79 @@ VOCAB = 61
 CONTEXT = 96
 
 
-@functools.cache
+# What each kind of cache holds, in families that are published: keys and
+# values; latents, which all heads share; those of two shapes; and states.
+KINDS = {
+  "plain": {},
+  "latents": {
+    "num_kv_heads": 4,
+    "latent_dim": 12,
+    "query_rank": 10,
+    "rotary_key_dim": 4,
+    "value_dim": 6,
+  },
+  "two_shapes": {
+    "window": 12,
+    "window_period": 2,
+    "global_head_dim": 12,
+    "global_kv_heads": 1,
+    "keys_as_values": True,
+    "value_norm": True,
+  },
+  "states": {
+    "num_layers": 3,
+    "delta_period": 2,
+    "delta_heads": 4,
+    "delta_key_heads": 2,
+    "delta_key_dim": 8,
+    "delta_value_dim": 6,
+    "delta_taps": 3,
+  },
+}
+_kind = "plain"
+
+
+@contextlib.contextmanager
+def kind_of(name: str):
+  """Makes `policy`, and all that uses it, of a kind of KINDS."""
+  global _kind
+  before, _kind = _kind, name
+  try:
+    yield
+  finally:
+    _kind = before
+
+
 def policy() -> Policy:
+  return _policy(_kind)
+
+
+@functools.cache
+def _policy(kind: str) -> Policy:
   return Policy(
     ModelConfig(
-      vocab_size=VOCAB,
-      width=32,
-      num_layers=2,
-      num_heads=4,
-      num_kv_heads=2,
-      head_dim=8,
-      mlp_width=48,
+      **{
+        "vocab_size": VOCAB,
+        "width": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "mlp_width": 48,
+      }
+      | KINDS[kind]
     ),
     COMPUTE,
   )
 
 
-@functools.cache
 def params(seed: int):
-  return attentive(policy().init(jax.random.key(seed)))
+  return _params(_kind, seed)
+
+
+@functools.cache
+def _params(kind: str, seed: int):
+  return attentive(_policy(kind).init(jax.random.key(seed)))
 
 
 def attentive(params):
@@ -100,8 +155,8 @@ def assert_same(answer, expected, *, atol=1e-4, exact=("sampled", "version")):
 
 
 @functools.cache
-def _teacher():
-  return jax.jit(policy().logits)
+def _teacher(kind: str):
+  return jax.jit(_policy(kind).logits)
 
 
 def teacher_logits(seed: int, tokens: np.ndarray) -> np.ndarray:
@@ -110,7 +165,7 @@ def teacher_logits(seed: int, tokens: np.ndarray) -> np.ndarray:
   row[0, : len(tokens)] = tokens
   segment = (np.arange(CONTEXT) < len(tokens)).astype(np.int32)[None]
   position = np.arange(CONTEXT, dtype=np.int32)[None]
-  logits = _teacher()(params(seed), row, position, jnp.asarray(segment))
+  logits = _teacher(_kind)(params(seed), row, position, jnp.asarray(segment))
   return np.asarray(logits[0, : len(tokens)], np.float64)
 
 

@@ -14,7 +14,7 @@ from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from tests.model.policy_test import GEMMA_4
 from tests.rollout import small
-from tests.settings import COMPUTE, compute_config
+from tests.settings import compute_config
 
 FEW_PAGES = dict(page_size=8, cache_tokens=(176,))
 
@@ -39,13 +39,13 @@ def ask_alone(driver, *requests):
   return answers
 
 
-def play(driver, *, seed, swap_at=(), ask=ask, params=small.params):
+def play(driver, *, seed, swap_at=(), ask=ask):
   """Plays conversations of different lengths, of which some are alike."""
   rng, answers = np.random.default_rng(seed), []
   prompts = [small.prompt_of(i % 3, 20 + 3 * (i % 3)) for i in range(7)]
   for round_ in range(12):
     if round_ in swap_at:
-      driver.engine.versions.publish(params(round_), round_)
+      driver.engine.versions.publish(small.params(round_), round_)
     chosen = rng.choice(len(prompts), rng.integers(1, 5), replace=False)
     requests = [
       (prompts[i], spec_of(round_ * 100 + int(i), int(rng.integers(1, 9))))
@@ -68,10 +68,11 @@ def spec_of(seed, max_tokens):
 
 
 class ReuseTest(parameterized.TestCase):
-  @parameterized.named_parameters(
-    ("pages_for_all_slots", {}), ("few_pages", FEW_PAGES)
-  )
-  def test_random_conversations_are_answered_as_without_reuse(self, pages):
+  @parameterized.product(kind=[*small.KINDS], pages=({}, FEW_PAGES))
+  def test_random_conversations_are_answered_as_without_reuse(
+    self, kind, pages
+  ):
+    self.enterContext(small.kind_of(kind))
     plain, driver = driver_of(), driver_of(**pages)
     answers = play(driver, seed=1, swap_at=(5, 8))
     alone = play(plain, seed=1, swap_at=(5, 8), ask=ask_alone)
@@ -87,60 +88,24 @@ class StatesTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.policy = Policy(
-      dataclasses.replace(
-        small.policy().config,
-        num_layers=3,
-        delta_period=2,
-        delta_heads=4,
-        delta_key_heads=2,
-        delta_key_dim=8,
-        delta_value_dim=6,
-        delta_taps=3,
-      ),
-      COMPUTE,
-    )
-
-  def params(self, seed):
-    return self.policy.init(jax.random.key(seed))
-
-  def driver_of(self, **changes):
-    store = ServedWeights(1)
-    store.publish(self.params(10), 10)
-    config = small.engine_of((10,), slots=(2,), **changes).config
-    return LocalDriver(RolloutEngine(self.policy, config, store))
-
-  @parameterized.named_parameters(
-    ("pages_for_all_slots", {}), ("few_pages", FEW_PAGES)
-  )
-  def test_random_conversations_are_answered_as_without_reuse(self, pages):
-    plain, driver = self.driver_of(), self.driver_of(**pages)
-    given = {"seed": 1, "swap_at": (5, 8), "params": self.params}
-    answers = play(driver, **given)
-    alone = play(plain, **given, ask=ask_alone)
-    for answer, other in zip(answers, alone, strict=True):
-      small.assert_same(answer, other)
-    fed = driver.engine.stats().num_prefilled[0]
-    self.assertLess(fed, 0.8 * plain.engine.stats().num_prefilled[0])
+    self.enterContext(small.kind_of("states"))
 
   def test_attempts_and_turns_begin_from_what_was_kept(self):
-    driver, prompt = self.driver_of(), small.prompt_of(0, 40).tolist()
+    driver, prompt = driver_of(), small.prompt_of(0, 40).tolist()
     answers = ask(driver, *[(prompt, spec_of(seed, 8)) for seed in range(4)])
     self.assertEqual([x.num_reused for x in answers], [0, 39, 39, 39])
     prompt += answers[2].sampled.tolist()
-    row = np.array([prompt + [5, 6, 7]])
-    (answer,) = ask(driver, (row[0], spec_of(1, 8)))
+    row = np.array([*prompt, 5, 6, 7])
+    (answer,) = ask(driver, (row, spec_of(1, 8)))
     self.assertEqual(answer.num_reused, len(prompt) - 1)
-    row = np.concatenate([row, answer.sampled[None]], axis=1)
-    place = np.arange(row.shape[1])[None]
-    logits = self.policy.logits(self.params(10), row, place, place * 0 + 1)
-    logits = np.asarray(logits[0, len(prompt) + 2 : -1], np.float64)
+    logits = small.teacher_logits(10, np.concatenate([row, answer.sampled]))
+    logits = logits[len(row) - 1 : -1]
     errors = small.logprob_errors(answer, spec_of(1, 8), logits)
     self.assertLess(errors.max(), 1e-4)
 
   def test_drafts_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "engine.draft_tokens=2"):
-      self.driver_of(draft_tokens=2)
+      driver_of(draft_tokens=2)
 
 
 class WindowsTest(parameterized.TestCase):

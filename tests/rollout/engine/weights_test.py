@@ -148,7 +148,7 @@ class ProgramsTest(unittest.TestCase):
       self.assertEqual(num_compiled(), before + 2, version)
 
 
-class SwapTest(unittest.TestCase):
+class SwapTest(parameterized.TestCase):
   def test_an_idle_engine_keeps_no_weights(self):
     driver = driver_of()
     leaf = publish_copy(driver, 20)
@@ -160,8 +160,10 @@ class SwapTest(unittest.TestCase):
     publish(driver, 30)
     self.assertIsNone(leaf())
 
+  @parameterized.parameters(*small.KINDS)
   @pytest.mark.slow
-  def test_random_swaps_and_cancels_mix_nothing(self):
+  def test_random_swaps_and_cancels_mix_nothing(self, kind):
+    self.enterContext(small.kind_of(kind))
     rng = np.random.default_rng(5)
     driver = driver_of(page_size=8, cache_tokens=(160,))
     futures, step = [], 10
