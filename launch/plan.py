@@ -74,7 +74,8 @@ _QUICK = flags.DEFINE_bool(
   "quick",
   False,
   "Compile with the least effort, in half of the time or less: the same bytes "
-  "between chips, memory within 2 %, on v5e no overlap.",
+  "between chips, memory within 2 %, on v5e no overlap. What ends the compiler "
+  "is compiled with full effort.",
 )
 _UTILISATION = flags.DEFINE_float(
   "utilisation",

@@ -132,9 +132,10 @@ def gradient_bytes(settings: Settings) -> float:
   State; the input of every layer, or what it computed if it is not computed
   again; the output matrix gathered along fsdp; gradients of both vocabulary
   matrices, unsplit, and three tiles of logits in float32; two layers' weights;
-  five activations of an MLP, and eight of the width of each token's experts. Of
-  mixtures, most of whose weights are in layers, also gradients of the scan
-  beside their sum, and weights that are cast before it.
+  five activations of an MLP, and eight of the width of each token's experts;
+  what one layer of states takes. Of mixtures, most of whose weights are in
+  layers, also gradients of the scan beside their sum, and weights that are cast
+  before it.
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
@@ -165,6 +166,7 @@ def gradient_bytes(settings: Settings) -> float:
     + 4 * 3 * rows * chunk * entries
     + number * 2 * _gathered_layers(c, mesh) / c.num_layers
     + number * activations
+    + here / mesh["tensor"] * roofline.delta_bytes(c, is_tree=batch.sharing > 1)
   )
 
 

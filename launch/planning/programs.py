@@ -129,6 +129,7 @@ def learner_load(
     tokens=tokens,
     computed=computed,
     of_trajectories=stands_for,
+    is_tree=batch.sharing > 1,
     keys_needed=needed,
     keys_visited=roofline.keys_visited(
       settings.compute, row_length, kernel, seen=seen, length=length

@@ -185,9 +185,7 @@ def delta_flops(
   """Counts `delta_rule.chunked`, a token and head; a gradient adds twice.
 
   Products alone, of keys and values with so many channels. A tree's are those
-  of the most parts that it can have, since all of them are computed. Where one
-  layer at a time is computed again for its gradient, that takes 14 KiB a token
-  and head of 128 channels, and 32 KiB in a tree.
+  of the most parts that it can have, since all of them are computed.
   """
   inside = 4 * chunk * (keys + values) + (2 / 3 + 2) * chunk**2
   if not is_tree:
@@ -195,6 +193,16 @@ def delta_flops(
   memory = keys + chunk
   link = 6 * chunk * keys + 4 * chunk**2 + 2 * memory**2 * values / chunk
   return inside + 2 * (link + 2 * memory * values)
+
+
+def delta_bytes(c: ModelConfig, *, is_tree: bool) -> int:
+  """Temporaries of a token in one layer's gradient, of all heads.
+
+  Of heads with 128 channels, where one layer at a time is computed again, the
+  compiler takes 14 KiB a token and head, and 32 KiB in a tree.
+  """
+  numbers = 32 if is_tree else 14
+  return 4 * numbers * c.delta_heads * (c.delta_key_dim + c.delta_value_dim)
 
 
 def head_weights(c: ModelConfig) -> int:
@@ -224,16 +232,15 @@ def attention(c: ModelConfig, keys: float) -> float:
   return 2 * c.num_heads * (channels + (c.value_dim or channels)) * keys
 
 
-def mixing(c: ModelConfig, keys: float, *, in_chunks: bool = True) -> float:
-  """Operations of all layers on a token beyond products with weights.
+def attended(c: ModelConfig, keys: float) -> float:
+  """Operations of all attending layers on a token that sees `keys`."""
+  return (c.num_layers - c.num_delta) * attention(c, keys)
 
-  A state is recalled from, written to and read, by one product each; of tokens
-  `in_chunks`, see `delta_flops`.
-  """
-  k, v = c.delta_key_dim, c.delta_value_dim
-  each = delta_flops(k, v) if in_chunks else 6 * k * v
-  attended = (c.num_layers - c.num_delta) * attention(c, keys)
-  return attended + c.num_delta * c.delta_heads * each
+
+def recalled(c: ModelConfig, *, is_tree: bool = False) -> float:
+  """Operations of all delta layers' states on a token, see `delta_flops`."""
+  sizes = c.delta_key_dim, c.delta_value_dim
+  return c.num_delta * c.delta_heads * delta_flops(*sizes, is_tree=is_tree)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -374,6 +381,7 @@ class Load:
   # Means over layers, of which some may see a window alone.
   keys_needed: float  # per computed token
   keys_visited: float  # per token of the rows
+  is_tree: bool = False  # rows are prefix trees
   # Keys that the busiest shard of a row's tokens visits, over the mean: later
   # tokens see more.
   imbalance: float = 1.0
@@ -399,19 +407,21 @@ def gradient(
   """
   layers, head = layers_weights(c), head_weights(c)
   passes = 2 if frozen else 3  # forward, to the inputs, to the weights
-  needed = 2 * passes * (layers + head) + 3 * mixing(c, load.keys_needed)
-  attended = mixing(c, load.keys_visited)
+  mixed = attended(c, load.keys_needed) + recalled(c)
+  needed = 2 * passes * (layers + head) + 3 * mixed
   again = 0.0
   if compute.remat in ("full", "attention"):
     # The layer's last product is no input of any gradient.
     again = 2 * (layers - c.width * mlp_channels(c))
-  attended *= 3 + _attention_again(compute, kernel)
-  executed = 2 * passes * layers + again + attended
+  repeated = 3 + _attention_again(compute, kernel)
+  scores = repeated * attended(c, load.keys_visited)
+  states = recalled(c, is_tree=load.is_tree) * (3 + (compute.remat != "none"))
+  executed = 2 * passes * layers + again + scores + states
   executed += 2 * (passes + 1) * head  # its logits are computed again
   return Flops(
     needed * load.computed,
     executed * load.tokens,
-    imbalance=1 + (load.imbalance - 1) * attended / executed,
+    imbalance=1 + (load.imbalance - 1) * scores / executed,
   )
 
 
@@ -473,6 +483,8 @@ def extend(
     # They are mixed as they are, by queries of as many channels.
     mixed = c.num_layers * 4 * c.num_heads * cached_numbers(c) * keys
   else:
-    mixed = mixing(c, keys, in_chunks=False)
+    # A state is recalled from, written to and read, by one product each.
+    state = c.delta_heads * c.delta_key_dim * c.delta_value_dim
+    mixed = attended(c, keys) + c.num_delta * 6 * state
   each = 2 * weights + mixed
   return Flops(each * tokens, each * tokens)

@@ -193,7 +193,6 @@ class Planner:
     role = "rollout" if program.name in PROGRAMS["rollout"] else "learner"
     slice_ = self.deployment.slice_of(role)
     kept = self.residents(settings, role)
-    places = chips.coordinates(list(program.mesh.devices.flat))
     compiled = self._compiled(settings, role, program, kept)
     bound = None
     if compiled.memory is not None:
@@ -203,7 +202,7 @@ class Planner:
         moved=compiled.moved,
         exchanges=compiled.exchanges,
         slice_=slice_,
-        coordinates=places,
+        coordinates=chips.coordinates(list(program.mesh.devices.flat)),
       )
     return Judgement(
       name=program.name,
@@ -225,8 +224,10 @@ class Planner:
     """Compiles, unless the residents alone exceed the memory."""
     slice_ = self.deployment.slice_of(role)
     if sum(kept.values()) > slice_.room:
-      held = (size for name, size in kept.items() if name in program.holds)
-      return Compiled(memory=None, wanted=sum(held))
+      return Compiled(
+        memory=None,
+        wanted=sum(kept[name] for name in program.holds if name in kept),
+      )
     try:
       compiled = _COMPILER.call(
         compile_by_name,
@@ -237,13 +238,17 @@ class Planner:
         deadline_s=_COMPILE_S,
       )
     except ChildDied as death:
+      if self.deployment.is_quick:  # at full effort it may live
+        thorough = dataclasses.replace(self.deployment, is_quick=False)
+        return _planner(thorough)._compiled(settings, role, program, kept)
       failure = (
         f"the compiler's process died of {program.name} for {slice_.name}: it "
         f"{death}" + (slice_.chip.caveat and f"; {slice_.chip.caveat}")
       )
       return Compiled(memory=None, wanted=0, failure=failure)
-    read = max(compiled.moved - program.unread, 0)
-    return dataclasses.replace(compiled, moved=read)
+    return dataclasses.replace(
+      compiled, moved=max(compiled.moved - program.unread, 0)
+    )
 
   def residents(self, settings: Settings, role: str) -> Residents:
     """Lists residents of the learner's chips, or of a rollout server's.

@@ -78,7 +78,7 @@ class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     self.assertNotIn("It is", step.messages[0].content)
 
   async def test_a_call_where_there_is_no_tool_is_an_answer(self):
-    answer = call("calculate", {"left": 1, "operator": "+", "right": 1})
+    answer = call("calculate", {"left": 1, "operator": "Add", "right": 1})
     _, step = await play_answers(WordProblems(), TASK, answer)
     self.assertEqual((step.reward, step.status), (0.0, Status.COMPLETED))
 
@@ -98,14 +98,17 @@ class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
 
 class CalculatorTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
   @parameterized.parameters(
-    ('{"left": 7, "operator": "-", "right": 9}', "-2"),
-    ('{"left": 12, "operator": "*", "right": 12}', "144"),
-    ('{"left": 1e3, "operator": "+", "right": 1}', "1001"),
+    ('{"left": 7, "operator": "Subtract", "right": 9}', "-2"),
+    ('{"left": 12, "operator": "Multiply", "right": 12}', "144"),
+    ('{"left": 1e3, "operator": "Add", "right": 1}', "1001"),
     ('{"left": 7, "operator": "/", "right": 9}', "Error"),
-    ('{"left": "7 pens", "operator": "-", "right": 9}', "Error"),
-    ('{"left": 1.5, "operator": "-", "right": 9}', "Error"),
-    ('{"left": 1' + "0" * 40 + ', "operator": "*", "right": 9}', "Error"),
-    ('{"left": 1e300, "operator": "*", "right": 1e300}', "Error"),
+    ('{"left": "7 pens", "operator": "Subtract", "right": 9}', "Error"),
+    ('{"left": 1.5, "operator": "Subtract", "right": 9}', "Error"),
+    (
+      '{"left": 1' + "0" * 40 + ', "operator": "Multiply", "right": 9}',
+      "Error",
+    ),
+    ('{"left": 1e300, "operator": "Multiply", "right": 1e300}', "Error"),
     ("{", "Error"),
   )
   async def test_reply(self, arguments, start):

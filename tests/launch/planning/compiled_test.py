@@ -1,5 +1,6 @@
 """Programs that are compiled with the least effort, or kill the compiler."""
 
+import dataclasses
 import os
 import sys
 import time
@@ -16,7 +17,7 @@ from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips, study
 from launch.planning.advice import refusal
-from launch.planning.compiler.compiled import compile_program
+from launch.planning.compiler.compiled import Compiled, compile_program
 
 
 class Listening:
@@ -34,17 +35,22 @@ class Listening:
     return self.lowered.compile(compiler_options=compiler_options)
 
 
-def abort(deployment, settings, role, name):
+def abort(*_):
   """Stands in for the compiler, in its process."""
-  del deployment, settings, role, name
   sys.stderr.write("F1126 18:07:18.2 1068 ring.cc:316] Check failed: n < 1\n")
   sys.stderr.flush()
   os.abort()
 
 
-def hang(deployment, settings, role, name):
+def tire(deployment, *_):
+  """As `abort`, if it makes the least effort."""
+  if deployment.is_quick:
+    abort()
+  return Compiled(memory=None, wanted=7)
+
+
+def hang(*_):
   """As `abort`, and does not end in time."""
-  del deployment, settings, role, name
   time.sleep(100)
 
 
@@ -59,19 +65,26 @@ class DeathTest(absltest.TestCase):
     self.planner = study.Planner(study.Deployment(learner=self.slice))
 
   def judge(self):
-    gradient = self.planner.programs(self.settings, ("learner",))[0]
-    return self.planner.judge(self.settings, gradient)
+    programs = self.planner.programs(self.settings, ("learner",))
+    return self.planner.judge(self.settings, programs[0])
 
   def test_death_of_the_compiler_is_a_sentence(self):
     with mock.patch.object(study, "compile_by_name", abort):
       judged = self.judge()
-    self.assertFalse(judged.fits)
-    self.assertIsNone(judged.roofline)
+    self.assertEqual((judged.fits, judged.roofline), (False, None))
     self.assertStartsWith(
       refusal([judged], []),
       "the compiler's process died of gradient for v5p:2x2x1: it was ended by "
       "SIGABRT: Check failed: n < 1 (ring.cc:316); try another mesh",
     )
+
+  def test_what_the_least_effort_kills_is_compiled_with_full_effort(self):
+    self.planner = study.Planner(
+      dataclasses.replace(self.planner.deployment, is_quick=True)
+    )
+    with mock.patch.object(study, "compile_by_name", tire):
+      compiled = self.judge().compiled
+    self.assertEqual((compiled.wanted, compiled.failure), (7, ""))
 
   def test_residents_in_the_reserve_are_refused_without_compiling(self):
     kept = {"params": int(0.98 * self.slice.chip.memory)}
