@@ -91,6 +91,7 @@ class CallForm:
   middle: str  # between its name and its arguments
   tail: str  # after its arguments
   joint: str = ""  # between two calls
+  section_end: str = ""  # ends calls whose tag stands once, before the first
   lead: str = ""  # may begin an answer, before its thought
   parameter: ParameterForm | None = None  # None: arguments are a JSON object
   may_begin: str = ""  # an optional marker before the first call
@@ -219,11 +220,13 @@ class CallGrammar:
     form = self._form
     tag = self._spelt(form.tag)
     several = parallel and not form.is_alone
-    joint = self._spelt(form.joint + form.tag, after=form.tail)
+    next_tag = "" if form.section_end else form.tag
+    joint = self._spelt(form.joint + next_tag, after=form.tail)
+    end = self._spelt(form.section_end)
     more = f"({joint} call)*" if several else ""
     may_begin = form.may_begin in self._tokenizer.id_of
     begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
-    return f"{begin} {first or tag} call {more} {self._after_calls}"
+    return f"{begin} {first or tag} call {more} {end} {self._after_calls}"
 
   def _call(
     self, tool: Tool, number: int, *, exact: bool, max_schemas: int

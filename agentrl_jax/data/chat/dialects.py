@@ -153,20 +153,15 @@ class Glm4:
       turn, mark, more = rest.partition(self._TURN)
       if match := self._CALL.fullmatch(turn):
         texts.append(thought)
-        calls.append(self._call(match[1], match[2].rstrip(), len(calls)))
+        name, arguments = match[1], match[2].rstrip()
+        raw = f"{name}\n{arguments}"
+        calls.append(_checked(name, arguments, raw, len(calls)))
       else:
         said = thought + turn
         texts.append(said if is_first else said.removeprefix("\n"))
     if ended_by == self._OBSERVATION and not calls:
       calls = [ToolCall("", texts.pop().strip(), "0")]
     return Message("assistant", "".join(texts), tuple(calls))
-
-  def _call(self, name: str, arguments: str, number: int) -> ToolCall:
-    try:
-      codec.require_json(arguments)
-    except (ValueError, RecursionError):
-      return ToolCall("", f"{name}\n{arguments}", str(number))
-    return ToolCall(name, arguments, str(number))
 
 
 class Harmony:
@@ -236,7 +231,9 @@ class Harmony:
       channel = self._CHANNEL.search(header)
       # A call may be cut before its arguments.
       if begins and to and (body_mark or to[1].startswith(self._NAMES)):
-        calls.append(self._call(to[1], body.strip(), len(calls)))
+        name, arguments = to[1].removeprefix(self._NAMES), body.strip()
+        raw = f"{name} {arguments}".strip()
+        calls.append(_checked(name, arguments, raw, len(calls)))
       elif is_ours and channel and channel[1] == "analysis":
         thoughts.append(body.replace(THINK_END, ""))
       elif is_ours and channel:
@@ -248,14 +245,6 @@ class Harmony:
     thought = "\n".join(thoughts)
     content = f"{THINK}{thought}{THINK_END}" if thought else ""
     return Message("assistant", content + "\n".join(texts), tuple(calls))
-
-  def _call(self, recipient: str, arguments: str, number: int) -> ToolCall:
-    name = recipient.removeprefix(self._NAMES)
-    try:
-      codec.require_json(arguments)
-    except (ValueError, RecursionError):
-      return ToolCall("", f"{name} {arguments}".strip(), str(number))
-    return ToolCall(name, arguments, str(number))
 
 
 class Gemma4:
@@ -313,30 +302,102 @@ class Gemma4:
     calls: list[ToolCall] = []
     for part in parts:
       call, _, after = part.partition(self._END)
-      calls.append(self._call(call, str(len(calls))))
+      name, written = _matched(self._CALL, call)
+      arguments = self._OTHERWISE.sub(_as_json, written)
+      calls.append(_checked(name, arguments, call.strip(), len(calls)))
       said += after
     content = "".join(f"{THINK}{thought}{THINK_END}" for thought in thoughts)
     return Message("assistant", content + said, tuple(calls))
-
-  def _call(self, text: str, id: str) -> ToolCall:
-    match = self._CALL.fullmatch(text)
-    try:
-      arguments = self._OTHERWISE.sub(_as_json, match[2] if match else "")
-      codec.require_json(arguments)
-    except (ValueError, RecursionError):
-      return ToolCall("", text.strip(), id)
-    return ToolCall(match[1] if match else "", arguments, id)
 
 
 def _as_json(match: re.Match[str]) -> str:
   """Writes what Gemma 4 writes otherwise, see there, as JSON does."""
   if match[0] == '"':
-    raise ValueError("a text stands between quotes of JSON")
+    return "a text between quotes of JSON"  # which is no JSON
   if match[0] == "None":
     return "null"
   if match[2] is None:
     return json.dumps(match[1], ensure_ascii=False)
   return f"{json.dumps(match[2], ensure_ascii=False)}: "
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepSeek:
+  """DeepSeek's: calls between markers that stand once, before and after all.
+
+  V3-0324 and R1-0528 write `function`, a marker, a name, and its JSON in a
+  fence; V3.1 writes a name, the marker, and JSON.
+  """
+
+  form: CallForm
+  call: str  # regex of a call between its markers; groups: name, arguments
+  as_text: bool  # templates join arguments to text, or write them as JSON
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    names = [call.name for call in message.tool_calls if call.name]
+    if not all(re.fullmatch(self.form.name, name) for name in names):
+      raise MessageFault(
+        f"calls of {names} cannot be written in this model's form, where a "
+        "name is one word without < and >"
+      )
+    return [
+      message_to_json(message) if self.as_text else _with_objects(message)
+    ]
+
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del ended_by, tools
+    said, *sections = text.split(self.form.tag)
+    calls: list[ToolCall] = []
+    for section in sections:
+      inside, _, after = section.partition(self.form.section_end)
+      first, *parts = inside.split(_BEGIN)
+      if first.strip() or not parts:
+        parts = [first, *parts]
+      for part in parts:
+        call, _, more = part.partition(_END)
+        name, arguments = _matched(re.compile(self.call, re.DOTALL), call)
+        calls.append(_checked(name, arguments, call.strip(), len(calls)))
+        said += more.strip()
+      said += after
+    return Message("assistant", said, tuple(calls))
+
+
+_BEGIN, _SEP, _END = (
+  f"<｜tool▁{what}｜>" for what in ("call▁begin", "sep", "call▁end")
+)
+_V31 = CallForm(
+  tag="<｜tool▁calls▁begin｜>",
+  head=_BEGIN,
+  middle=_SEP,
+  tail=_END,
+  section_end="<｜tool▁calls▁end｜>",
+  name=r"[^\s<>]+",
+  markers=(
+    "<｜tool▁calls▁begin｜>",
+    _BEGIN,
+    _SEP,
+    _END,
+    "<｜tool▁calls▁end｜>",
+  ),
+)
+_V3 = dataclasses.replace(
+  _V31,
+  head=f"{_BEGIN}function{_SEP}",
+  middle="\n```json\n",
+  tail=f"\n```{_END}",
+  joint="\n",
+  names_replies=True,  # the first of them is shown otherwise
+)
+DEEPSEEK = tuple(
+  DeepSeek(form, call, as_text)
+  for form, call in (
+    (_V31, rf"\s*({_V31.name})\s*{_SEP}(.*)"),
+    (_V3, rf"\s*\w*{_SEP}({_V3.name})\s*```json\n(.*)\n```\s*"),
+  )
+  for as_text in (True, False)
+)
 
 
 class Plain:
@@ -367,7 +428,23 @@ def dialects_of(source: str) -> tuple[Dialect, ...]:
     Harmony(): "<|channel|>" in source and "functions." in source,
     Gemma4(): "<|tool_call>call:" in source,
   }
-  return (*(d for d, fits in hints.items() if fits), Llama(), Hermes())
+  found = [d for d, fits in hints.items() if fits]
+  return (*found, *(DEEPSEEK if _SEP in source else ()), Llama(), Hermes())
+
+
+def _matched(pattern: re.Pattern[str], call: str) -> tuple[str, str]:
+  """Returns the name and the arguments of a call; empty if it is none."""
+  match = pattern.fullmatch(call)
+  return (match[1], match[2]) if match else ("", "")
+
+
+def _checked(name: str, arguments: str, raw: str, number: int) -> ToolCall:
+  """Returns a call, or one without a name where its arguments are no JSON."""
+  try:
+    codec.require_json(arguments)
+  except (ValueError, RecursionError):
+    return ToolCall("", raw, str(number))
+  return ToolCall(name, arguments, str(number))
 
 
 def _with_objects(message: Message) -> dict[str, Any]:

@@ -128,8 +128,8 @@ class FamilyTemplate:
     messages = self._placed(messages)
     if self._dialect.form.names_replies and _has_reply(messages):
       text = self._after_calls(messages, calls)
-      if not self._dialect.form.is_alone:  # then it begins a reply
-        stop = self._dialect.form.stop
+      stop = self._dialect.form.stop
+      if stop and not self._dialect.form.is_alone:  # then it begins a reply
         return text if ended_by == stop else stop + text
       return text if ended_by else f"{self._past_end}{text}"
     after = self._after_answer([_ASKED, _ANSWERED, *messages], prompt=True)
@@ -309,7 +309,7 @@ class FamilyTemplate:
       f"the model's chat template writes a call as {written!r:.300}, which is "
       f"read here as {calls or 'text'}: calls of this form are not known. "
       f"Known are those of Qwen2.5 to Qwen3.5, Llama-3.1, GLM-4, GLM-4.5, "
-      f"gpt-oss and Gemma 4. "
+      f"gpt-oss, Gemma 4 and DeepSeek. "
       f"{INSTEAD}"
     )
 

@@ -4,6 +4,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.chat import dialects
 from agentrl_jax.data.records import Message, ToolCall
+from tests.data.chat import families
 
 LOOK = '{"name": "look", "parameters": {"at": "é"}}'
 # A number with more digits than Python reads.
@@ -82,6 +83,13 @@ class ReadingTest(parameterized.TestCase):
       said("", ("", "look it up")),
     ),
     ("endless_number", f"f\n{LONG}", GLM, said("", ("", f"f\n{LONG}"))),
+    ("nan", 'f\n{"a": NaN}', GLM, said("", ("", 'f\n{"a": NaN}'))),
+    (
+      "twice",
+      'f\n{"a": 1, "a": 2}',
+      GLM,
+      said("", ("", 'f\n{"a": 1, "a": 2}')),
+    ),
     ("json_in_text", 'see:\nthis {"a": 1}', None, said('see:\nthis {"a": 1}')),
   )
   def test_glm(self, text, ended_by, message):
@@ -138,14 +146,50 @@ class ReadingTest(parameterized.TestCase):
       said("<think>ab</think>c"),
     ),
     ("endless", f"{CALL}f {JSON}{DEEP}", said("", ("", f"f {DEEP}"))),
+    ("calls_nothing", f"{THOUGHT}{FINAL}so", said(HM, ("", "so")), "<|call|>"),
   )
-  def test_harmony(self, text, message):
-    self.assertEqual(dialects.Harmony().read(text, None), message)
+  def test_harmony(self, text, message, ended_by=None):
+    self.assertEqual(dialects.Harmony().read(text, ended_by), message)
 
-  def test_harmony_calls_nothing(self):
-    text = f"{THOUGHT}{FINAL}so"
-    read = dialects.Harmony().read(text, "<|call|>")
-    self.assertEqual(read, said(HM, ("", "so")))
+  @parameterized.named_parameters(
+    ("text", "hello\n", said("hello\n")),
+    ("one", "so⟦⟨f¦{}⟩⟧", said("so", ("f", "{}"))),
+    ("two", "⟦⟨f¦{}⟩\n⟨g¦[1.0]⟩⟧", said("", ("f", "{}"), ("g", "[1.0]"))),
+    ("spaced", "⟦\n⟨\nf¦{} ⟩\n⟧", said("", ("f", "{} "))),
+    ("sections", "⟦⟨f¦{}⟩⟧so⟦⟨g¦1⟩⟧", said("so", ("f", "{}"), ("g", "1"))),
+    ("text_after", "a⟦⟨f¦{}⟩b⟨f¦1⟩c⟧d", said("abcd", ("f", "{}"), ("f", "1"))),
+    ("cut_after", "⟦⟨f¦{}", said("", ("f", "{}"))),
+    ("cut_in_call", '⟦⟨f¦{}⟩⟨g¦{"a', said("", ("f", "{}"), ("", 'g¦{"a'))),
+    ("cut_in_name", "⟦⟨f", said("", ("", "f"))),
+    ("cut_before_call", "⟦", said("", ("", ""))),
+    ("no_call", "⟦f⟧", said("", ("", "f"))),
+    ("call_before", "⟦f⟨g¦{}⟩⟧", said("", ("", "f"), ("g", "{}"))),
+    ("outside", "⟨f¦{}⟩", said("⟨f¦{}⟩")),
+    ("nameless", "⟦⟨¦{}⟩⟧", said("", ("", "¦{}"))),
+    ("two_words", "⟦⟨f g¦{}⟩⟧", said("", ("", "f g¦{}"))),
+    ("no_json", "⟦⟨f¦{oops⟩⟧", said("", ("", "f¦{oops"))),
+    ("twice", '⟦⟨f¦{"a":1,"a":2}⟩⟧', said("", ("", 'f¦{"a":1,"a":2}'))),
+    ("endless", f"⟦⟨f¦{DEEP}⟩⟧", said("", ("", f"f¦{DEEP}"))),
+    ("of_v3", "⟦⟨function¦f\n```json\n{}\n```⟩⟧", said("", ("f", "{}")), 2),
+    (
+      "fence_in_arguments_of_v3",
+      'so⟦⟨function¦f\n```json\n["\\n```"]\n```⟩\n⟨¦g\n```json\n1\n```⟩⟧',
+      said("so", ("f", '["\\n```"]'), ("g", "1")),
+      2,
+    ),
+    ("no_fence", "⟦⟨function¦f\n{}⟩⟧", said("", ("", "function¦f\n{}")), 2),
+    ("v31_as_v3", "⟦⟨f¦{}⟩⟧", said("", ("", "f¦{}")), 2),
+    (
+      "v3_as_v31",
+      "⟦⟨function¦f\n```json\n{}\n```⟩⟧",
+      said("", ("", "function¦f\n```json\n{}\n```")),
+    ),
+  )
+  def test_deepseek(self, text, message, dialect=0):
+    text = text.translate(families.DEEPSEEK_MARKS)
+    found = dialects.DEEPSEEK[dialect].read(text, None)
+    wanted = str(message).translate(families.DEEPSEEK_MARKS)
+    self.assertEqual(str(found), wanted)
 
   @parameterized.named_parameters(
     ("text", "hello\n", said("hello\n")),
@@ -206,10 +250,6 @@ class ReadingTest(parameterized.TestCase):
     found = dialects.Llama().read(call, None).tool_calls[-1]
     self.assertEqual(found.name, "")
 
-  @parameterized.parameters('f\n{"a": NaN}', 'f\n{"a": 1, "a": 2}')
-  def test_malformed_calls_of_glm(self, text):
-    self.assertEqual(dialects.Glm4().read(text, GLM), said("", ("", text)))
-
   @parameterized.parameters(
     '{"name": "f"}', '{"type": "function", "name": "f"}'
   )
@@ -220,29 +260,36 @@ class ReadingTest(parameterized.TestCase):
 
   def test_a_call_in_a_thought_is_none(self):
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-    for text, wanted in (
-      (f"so <think>{call}</think> on", said(f"so <think>{call}</think> on")),
-      (f"<think>{call}", said(f"<think>{call}")),
+    thought = "<think>\nf\n{}\n</think>"
+    hermes, glm = dialects.Hermes(), dialects.Glm4()
+    for dialect, text, wanted in (
       (
+        hermes,
+        f"so <think>{call}</think> on",
+        said(f"so <think>{call}</think> on"),
+      ),
+      (hermes, f"<think>{call}", said(f"<think>{call}")),
+      (
+        hermes,
         f"<think>a</think>{call}<think>{call}</think>{call}",
         said(
           f"<think>a</think><think>{call}</think>", ("f", "{}"), ("f", "{}")
         ),
       ),
-    ):
-      with self.subTest(text):
-        self.assertEqual(dialects.Hermes().read(text, None), wanted)
-    thought = "<think>\nf\n{}\n</think>"
-    for text, wanted in (
-      (f"{thought}{thought}so", said(f"{thought}{thought}so")),
-      (f"so<|assistant|>{thought}g\n{{}}", said(f"so{thought}", ("g", "{}"))),
+      (glm, f"{thought}{thought}so", said(f"{thought}{thought}so")),
       (
+        glm,
+        f"so<|assistant|>{thought}g\n{{}}",
+        said(f"so{thought}", ("g", "{}")),
+      ),
+      (
+        glm,
         "so<|assistant|><think>\n<|assistant|>f\n{}</think>",
         said("so<think>\n<|assistant|>f\n{}</think>"),
       ),
     ):
       with self.subTest(text):
-        self.assertEqual(dialects.Glm4().read(text, None), wanted)
+        self.assertEqual(dialect.read(text, None), wanted)
 
 
 class PreparingTest(absltest.TestCase):

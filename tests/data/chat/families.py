@@ -146,6 +146,37 @@ GEMMA4 = Family(
   eos="<turn|>",
   stops=("<eos>", "<turn|>", "<|tool_response>"),
 )
+DEEPSEEK = Family(
+  special=("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+  tags=(
+    "<think>",
+    "</think>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁outputs▁begin｜>",
+    "<｜tool▁outputs▁end｜>",
+    "<｜tool▁output▁begin｜>",
+    "<｜tool▁output▁end｜>",
+    "<｜tool▁sep｜>",
+  ),
+  bos="<｜begin▁of▁sentence｜>",
+  eos="<｜end▁of▁sentence｜>",
+  stops=("<｜end▁of▁sentence｜>",),
+)
+# In place of its markers around calls, each call, a name, and an answer's.
+DEEPSEEK_MARKS = str.maketrans(
+  dict(
+    zip(
+      "⟦⟧⟨⟩¦∎",
+      (*DEEPSEEK.tags[4:8], DEEPSEEK.tags[-1], DEEPSEEK.eos),
+      strict=True,
+    )
+  )
+)
 TINYLLAMA = Family(special=("<s>", "</s>"), eos="</s>", stops=("</s>",))
 MISTRAL = dataclasses.replace(
   TINYLLAMA, special=("<s>", "</s>", "[INST]", "[/INST]")
@@ -170,6 +201,8 @@ SMALL = {
   "glm45": GLM45,
   "gptoss": HARMONY,
   "gemma4": GEMMA4,
+  "deepseek3": DEEPSEEK,
+  "deepseek31": DEEPSEEK,
 }
 WITHOUT_GRAMMAR = "gemma4"  # of its calls
 WITH_GRAMMARS = tuple(name for name in SMALL if name != WITHOUT_GRAMMAR)

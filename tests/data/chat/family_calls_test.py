@@ -55,38 +55,46 @@ class FamiliesTest(Calling):
   """Text that looks like a call, and the end of an answer, by family."""
 
   @parameterized.parameters(
-    ("hello<|user|>", True),
-    ("hello<|endoftext|>", True),
-    ("hello<|observation|>", False),
-    ("\nadd\nis what I do<|user|>", True),
-    ("so<|assistant|>stop\n{}<|observation|>", True),
-    ("stop\n{}<|user|>", False),
-    ("sub\n{<|user|>", False),
-    ("sub \t\n \x1c{<|user|>", False),
-    ("<think>\n</think>sub\n{<|user|>", False),
-    ("so<|assistant|>sub\n{}<|observation|>", False),
-    ("so<|assistant|>what<|user|>", False),
+    ("glm4", "hello<|user|>", True),
+    ("glm4", "hello<|endoftext|>", True),
+    ("glm4", "hello<|observation|>", False),
+    ("glm4", "\nadd\nis what I do<|user|>", True),
+    ("glm4", "so<|assistant|>stop\n{}<|observation|>", True),
+    ("glm4", "stop\n{}<|user|>", False),
+    ("glm4", "sub\n{<|user|>", False),
+    ("glm4", "sub \t\n \x1c{<|user|>", False),
+    ("glm4", "<think>\n</think>sub\n{<|user|>", False),
+    ("glm4", "so<|assistant|>sub\n{}<|observation|>", False),
+    ("glm4", "so<|assistant|>what<|user|>", False),
+    ("llama31", " hello {<|eot_id|>", True),
+    ("llama31", "@<|eot_id|>", True),
+    ("llama31", "<|python_tag|>@<|eom_id|>", True),
+    ("llama31", "@; @; <|eot_id|>", False),
+    ("llama31", "@; @<|eot_id|>", True),
+    ("llama31", '{"name": 3}<|eot_id|>', False),
+    ("llama31", '\x1c\u2003{"name": 3}<|eot_id|>', False),
+    ("llama31", '<think></think>{"name": 3}<|eot_id|>', False),
+    ("llama31", "<|python_tag|>print(1)<|eot_id|>", False),
+    ("llama31", "so @<|eot_id|>", True),
+    ("deepseek31", "so∎", True),
+    ("deepseek31", "so⟦⟨stop¦{}⟩⟧∎", True),
+    ("deepseek31", "⟦⟨stop¦{}⟩⟨stop¦{}⟩⟧∎", True),
+    ("deepseek31", "<think>⟦</think>⟦⟨stop¦{}⟩⟧∎", False),
+    ("deepseek31", "<think>hm</think>⟦⟨stop¦{}⟩⟧∎", True),
+    ("deepseek31", "⟦⟨stop¦{}⟩⟦⟨stop¦{}⟩⟧∎", False),
+    ("deepseek31", "⟦⟨stop¦{}⟩⟧so∎", False),
+    ("deepseek31", "⟦⟨stop¦{}⟩∎", False),
+    ("deepseek31", "⟦⟧∎", False),
+    ("deepseek31", "⟨stop¦{}⟩∎", False),
+    ("deepseek31", "⟦⟨stop{}⟩⟧∎", False),
+    ("deepseek3", "⟦⟨stop¦{}⟩⟧∎", False),
+    ("deepseek3", "⟦⟨function¦stop\n```json\n{}\n```⟩⟧∎", True),
+    ("deepseek3", "⟦⟨function¦sub\n```json\n{}\n```⟩⟧∎", False),
   )
-  def test_glm(self, answer, allowed):
-    self.assertEqual(self.allows("small_glm4", answer), allowed)
-
-  @parameterized.parameters(
-    (" hello {<|eot_id|>", True),
-    ('{"name": "stop", "parameters": {}}<|eot_id|>', True),
-    ('<|python_tag|>{"name": "stop", "parameters": {}}<|eom_id|>', True),
-    ('{"name": "stop", "parameters": {}}; ' * 2 + "<|eot_id|>", False),
-    (
-      "; ".join(['{"name": "stop", "parameters": {}}'] * 2) + "<|eot_id|>",
-      True,
-    ),
-    ('{"name": 3}<|eot_id|>', False),
-    ('\x1c\u2003{"name": 3}<|eot_id|>', False),
-    ('<think></think>{"name": 3}<|eot_id|>', False),
-    ("<|python_tag|>print(1)<|eot_id|>", False),
-    ('so {"name": "stop", "parameters": {}}<|eot_id|>', True),
-  )
-  def test_llama(self, answer, allowed):
-    self.assertEqual(self.allows("small_llama31", answer), allowed)
+  def test_forms(self, family, answer, allowed):
+    call = '{"name": "stop", "parameters": {}}'
+    answer = answer.replace("@", call).translate(families.DEEPSEEK_MARKS)
+    self.assertEqual(self.allows(f"small_{family}", answer), allowed)
 
   @parameterized.parameters(
     ("<think>\nhm\n</think>\n\nYes.<|im_end|>", "auto", True),
@@ -235,7 +243,9 @@ class SpeltMarkersTest(Calling):
 
 
 class WhateverToolsSayTest(parameterized.TestCase):
-  @parameterized.parameters("compact", *(f"small_{n}" for n in families.SMALL))
+  @parameterized.parameters(
+    "compact", *(f"small_{name}" for name in families.WITH_GRAMMARS)
+  )
   @pytest.mark.slow
   def test_what_is_written_is_allowed(self, which):
     @settings(max_examples=40, deadline=None, derandomize=True)

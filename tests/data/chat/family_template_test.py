@@ -107,7 +107,8 @@ def as_model_card_says(name: str, message: Message) -> list[dict]:
     (body,) = Harmony().prepare(message)
     return [body]
   if not name.endswith(("_glm4", "glm4_0414")):
-    for call in body.get("tool_calls", ()):
+    joined = "deepseek31" in name  # as texts
+    for call in [] if joined else body.get("tool_calls", ()):
       arguments = json.loads(call["function"]["arguments"])
       call["function"]["arguments"] = arguments
     return [body]
@@ -381,12 +382,21 @@ class EndsTest(parameterized.TestCase):
       header = "<|start|>developer<|message|># Instructions\n\nnew rules<|end|>"
       self.assertIn(header, text)
 
-  def test_cut_short_within_a_marker_of_the_next_turn(self):
-    codec = codec_of("small_glm4")
-    tool = codec.encode("<|observation|>")[0]
-    replies = [Message("user", "go on")]
-    text = codec.decode(codec.extend(replies, ended_by=int(tool)))
-    self.assertEqual(text, "<|user|>\ngo on<|assistant|>")
+  @parameterized.parameters(
+    ("glm4", "<|observation|>", "user", "<|user|>\nso<|assistant|>"),
+    (
+      "deepseek3",
+      None,
+      "tool",
+      "<｜end▁of▁sentence｜><｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>so"
+      "<｜tool▁output▁end｜><｜tool▁outputs▁end｜>",
+    ),
+  )
+  def test_cut_short_within_a_turn(self, name, stop, role, shown):
+    codec = codec_of(f"small_{name}")
+    ended_by = stop and int(codec.encode(stop)[0])
+    ids = codec.extend([Message(role, "so")], ended_by=ended_by)
+    self.assertEqual(codec.decode(ids), shown)
 
   def test_the_first_token_stands_once(self):
     ids = codec_of("small_llama31").start([Message("user", "hi")], ())

@@ -261,15 +261,18 @@ class XmlCallsTest(Calling):
       )
 
   def test_what_the_form_cannot_write_costs_a_message(self):
-    for name in SMALL:
-      for arguments in ('{"a<": 1}', "[]", "{"):
-        with self.assertRaisesRegex(MessageFault, "cannot be written"):
-          codec(name).write(said(("find", arguments)))
-      with self.assertRaisesRegex(MessageFault, "cannot be written"):
-        codec(name).write(said(("find it", "{}")))
     ends = json.dumps({"text": "</parameter></arg_value>"})
-    with self.assertRaisesRegex(MessageFault, "cannot be written"):
-      codec("small_qwen_coder").write(said(("find", ends)))
+    of_words = ("small_gptoss", "small_deepseek3", "small_deepseek31")
+    for names, call in (
+      (SMALL, ("find", '{"a<": 1}')),
+      (SMALL, ("find", "[]")),
+      (SMALL, ("find", "{")),
+      ((*SMALL, *of_words), ("find it", "{}")),
+      (["small_qwen_coder"], ("find", ends)),
+    ):
+      for name in names:
+        with self.assertRaisesRegex(MessageFault, "cannot be written"):
+          codec(name).write(said(call))
     ids = codec("small_glm45").write(
       said(("find", ends))
     )  # whose end is a token
