@@ -13,6 +13,7 @@ as a kernel is ever computed: see `multiply`.
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,15 +106,7 @@ class LoraConfig(Section, section="lora"):
         f"{', '.join(sorted(absent))}; it has {', '.join(there)}. Set "
         f'--config.lora.targets="{there}"'
       )
-    if not self or not model.num_experts or not of_experts:
-      return
-    if model.expert_bias or model.normed_branches:
-      raise ConfigError(
-        f"lora.targets={self.targets}: gpt-oss and Gemma 4 keep all experts of "
-        "a layer in one tensor, which has no adapters here. Set "
-        f'--config.lora.targets="{there}"'
-      )
-    if len(of_experts & {"gate", "up"}) == 1:
+    if self and model.num_experts and len(of_experts & {"gate", "up"}) == 1:
       raise ConfigError(
         f"lora.targets={self.targets}: transformers keeps gate and up of all "
         "experts in one tensor, so PEFT adapts both or neither: name both"
@@ -199,7 +192,7 @@ def folded(layers: Params, scale: float) -> Params:
     name: folded(part, scale) if isinstance(part, Mapping) else part
     for name, part in layers.items()
   }
-  for name in filter(_is_a, layers):
+  for name in [name for name in layers if name.endswith(A)]:
     kernel = name.removesuffix(A).removesuffix("_") or "kernel"
     _, at_b = factors_of((kernel,))
     a, b = layers[name], get(layers, at_b)
@@ -222,7 +215,7 @@ def merged(params: Params, scale: float) -> Params:
 def is_adapted(layers: Any) -> bool:
   """Says if there are adapters beside any of the kernels."""
   return isinstance(layers, Mapping) and any(
-    _is_a(name) or is_adapted(part) for name, part in layers.items()
+    name.endswith(A) or is_adapted(part) for name, part in layers.items()
   )
 
 
@@ -320,15 +313,9 @@ def _only_adapters(layers: Params) -> Params:
   }
 
 
-def _is_a(name: str) -> bool:
-  return name.endswith(A)
-
-
 def get(tree: Params, path: Path) -> Any:
   """Returns the subtree at `path`."""
-  for word in path:
-    tree = tree[word]
-  return tree
+  return functools.reduce(operator.getitem, path, tree)
 
 
 def put(tree: Params, path: Path, value: Any) -> None:

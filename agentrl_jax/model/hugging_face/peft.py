@@ -6,7 +6,9 @@ adapters become one of twice the rank, with the same sum. Where the base is a
 model that sees (Gemma 3), the names are those of its text model's modules in
 transformers since 4.52. Experts are modules, as in transformers 4 and in vLLM;
 PEFT since 0.21 converts their adapters for transformers 5, which keeps all
-experts of a layer in one tensor.
+experts of a layer in one tensor. Where files have that tensor too (gpt-oss,
+Gemma 4), so have adapters: A has the experts' ranks one after another, and B
+has for each rank the columns of all experts.
 """
 
 import dataclasses
@@ -46,6 +48,7 @@ from agentrl_jax.model.policy import Policy
 TENSORS_FILE = tensor_files.ADAPTER_TENSORS
 _log = logging.getLogger(__name__)
 _PREFIX = "base_model.model."
+_EXPERTS = "experts."  # begins the names of tensors of all of them
 # What an adapter_config.json may say only so: anything else is another sum.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
   "peft_type": ("LORA",),
@@ -58,8 +61,6 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
   "layer_replication": (None,),
   "use_qalora": (False, None),
   "alora_invocation_tokens": (None,),
-  # Of all experts of a layer at once, as PEFT saves them for transformers 5.
-  "target_parameters": (None, []),
   # Others take a part of the model's own weights into the adapters.
   "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
@@ -73,6 +74,14 @@ class _Part:
   kernel: Path  # of all layers
   at: At
   place: Place
+
+  @property
+  def sizes(self) -> tuple[tuple[int, ...], ...]:
+    """Axes of the experts in one tensor, if any, of inputs, and of outputs."""
+    leaf = tuple(self.place.shape[axis] for axis in self.place.order)
+    experts = len(self.place.matrix) - 2
+    outputs = experts + INPUT_AXES[self.name]
+    return leaf[:experts], leaf[experts:outputs], leaf[outputs:]
 
 
 _Modules = Mapping[str, list[_Part]]  # by names in Hugging Face's model
@@ -199,21 +208,34 @@ def _modules(model: ModelConfig, config: LoraConfig) -> _Modules:
     for stack in model.stacks
     for name, path in config.kernels(model, stack).items()
   }
-  every = places(model, family_of(model))
-  found = {path: place for path, place in every.items() if path in names}
+  found = {
+    path: place
+    for path, place in places(model, family_of(model)).items()
+    if path in names
+  }
   return {
-    tensor.removesuffix(".weight"): [
+    _module(tensor, config): [
       _Part(names[path], path, at, found[path]) for path, at in leaves
     ]
     for tensor, leaves in tensors(found)
   }
 
 
+def _module(tensor: str, config: LoraConfig) -> str:
+  """Returns the module that has a tensor in PEFT's model.
+
+  That of all experts is their module, wrapped once for each tensor: `down` is
+  the outer one.
+  """
+  module, _, name = tensor.rpartition(".")
+  is_inner = name == "gate_up_proj" and "down" in config.targets
+  return f"{module}.base_layer" if is_inner else module
+
+
 def _sees(base: pathlib.Path) -> bool:
   """Returns whether the text model is a part of the model in a folder."""
-  if not (base / MODEL_CONFIG).is_file():
-    return False
-  described = read_object(base / MODEL_CONFIG)
+  path = base / MODEL_CONFIG
+  described = read_object(path) if path.is_file() else {}
   return text_part(described) is not described
 
 
@@ -222,31 +244,30 @@ def _in_text(tensor: str) -> str:
 
 
 def _tensor(module: str, letter: str, sees: bool = False) -> str:
-  name = f"{module}.lora_{letter}.weight"
-  if sees:
-    name = name.replace("model.", "model.language_model.", 1)
-  return _PREFIX + name
+  text = "model.language_model." if sees else "model."
+  return f"{_PREFIX}{module.replace('model.', text, 1)}.lora_{letter}.weight"
 
 
 def _to_module(
   adapters: Params, parts: list[_Part]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Builds A [ranks, inputs] and B [outputs, ranks] of a module in blocks."""
-  blocks = []
-  for part in parts:
-    a, b = (
-      lora.get(adapters, path)[part.at] for path in lora.factors_of(part.kernel)
-    )
-    rank = a.shape[-1]
-    outputs_b = _place_of_b(part, rank).from_leaf(b).reshape(-1, rank)
-    blocks.append((_rows(part), a.reshape(-1, rank).T, outputs_b))
-  whole_a = np.concatenate([a for _, a, _ in blocks])
-  whole_b = np.zeros((parts[0].place.matrix[0], len(whole_a)), np.float32)
-  at = 0
-  for rows, a, b in blocks:
-    whole_b[rows, at : at + len(a)] = b
-    at += len(a)
-  return whole_a.astype(np.float32), whole_b
+  factors = [
+    [lora.get(adapters, at)[part.at] for at in lora.factors_of(part.kernel)]
+    for part in parts
+  ]
+  rank, num_experts = factors[0][0].shape[-1], math.prod(parts[0].sizes[0])
+  a_ERI = np.concatenate(
+    [a.reshape(num_experts, -1, rank).swapaxes(1, 2) for a, _ in factors],
+    axis=1,
+    dtype=np.float32,
+  )
+  shape = (_num_outputs(parts[0]), len(parts) * rank, num_experts)
+  b_ORE = np.zeros(shape, np.float32)
+  for n, (part, (_, b)) in enumerate(zip(parts, factors, strict=True)):
+    block = _place_of_b(part, rank).from_leaf(b).reshape(-1, rank, num_experts)
+    b_ORE[_rows(part), n * rank : (n + 1) * rank] = block
+  return a_ERI.reshape(-1, a_ERI.shape[-1]), b_ORE.reshape(len(b_ORE), -1)
 
 
 def _from_module(
@@ -258,27 +279,33 @@ def _from_module(
   what: str,
 ) -> None:
   """Inverts `_to_module`; adapters that PEFT trained share one A per module."""
-  shared = len(a) == rank
+  experts, inputs, _ = parts[0].sizes
+  num_experts, num_inputs = math.prod(experts), math.prod(inputs)
+  num_outputs = _num_outputs(parts[0])
+  shared = len(a) == rank * num_experts
   ranks = rank * (1 if shared else len(parts))
-  num_outputs, num_inputs = parts[0].place.matrix
-  if a.shape != (ranks, num_inputs) or b.shape != (num_outputs, ranks):
+  rows = ranks * num_experts
+  if a.shape != (rows, num_inputs) or b.shape != (num_outputs, rows):
     raise CheckpointError(
       f"{what} has A of {a.shape} and B of {b.shape}, where rank {rank} in "
       f"{len(parts)} parts is due, of {num_inputs} inputs and {num_outputs} "
       "outputs: the files are of another model"
     )
+  a_ERI, b_ORE = (
+    a.reshape(-1, ranks, num_inputs),
+    b.reshape(-1, ranks, num_experts),
+  )
   for n, part in enumerate(parts):
     own = slice(0, rank) if shared else slice(n * rank, (n + 1) * rank)
-    block = b[_rows(part)]
+    block = b_ORE[_rows(part)]
     if np.delete(block, own, axis=1).any():
       raise ConfigError(
         f"{what} mixes the ranks of {', '.join(part.name for part in parts)}, "
         "which are apart here: merge these adapters into their model instead"
       )
-    inputs = part.place.shape[_num_outputs(part) :]
     factor_b = _place_of_b(part, rank)
     pair = (
-      a[own].T.reshape(*inputs, rank),
+      a_ERI[:, own].swapaxes(1, 2).reshape(*experts, *inputs, rank),
       factor_b.to_leaf(block[:, own].reshape(factor_b.shape)),
     )
     for path, factor in zip(lora.factors_of(part.kernel), pair, strict=True):
@@ -297,24 +324,27 @@ def _lay(adapters: Params, path: Path, part: _Part, factor: np.ndarray) -> None:
 
 
 def _num_outputs(part: _Part) -> int:
-  """Returns how many axes of the part's shape are outputs, the first ones."""
-  return len(part.place.shape) - INPUT_AXES[part.name]
+  """Returns how many outputs the part's module has, of an expert of several."""
+  experts, inputs, _ = part.sizes
+  return math.prod(part.place.matrix) // math.prod((*experts, *inputs))
 
 
 def _place_of_b(part: _Part, rank: int) -> Place:
   """Derives the place of B from that of its kernel: ranks replace inputs."""
-  number = _num_outputs(part)
+  experts, _, outputs = part.sizes
+  number = len(outputs)
+  last = range(number + len(experts), number - 1, -1)
   return dataclasses.replace(
-    part.place,
-    shape=(*part.place.shape[:number], rank),
-    order=(number, *range(number)),
+    part.place, shape=(*outputs, rank, *experts), order=(*last, *range(number))
   )
 
 
 def _rows(part: _Part) -> slice:
   """Returns the slice of the module's outputs that the projection has."""
-  first = part.place.start // part.place.matrix[1]
-  outputs = part.place.shape[: _num_outputs(part)]
+  _, inputs, outputs = part.sizes
+  if part.place.common == len(part.place.shape):  # parts take turns
+    return slice(part.place.start, None, _num_outputs(part) // outputs[0])
+  first = part.place.start // math.prod(inputs)
   return slice(first, first + math.prod(outputs))
 
 
@@ -330,16 +360,15 @@ def _read(file: TensorFile, name: str) -> np.ndarray:
       f"{name} in {file.path} is {list(shape)}, where a matrix is due: the "
       "files are of another model"
     )
-  whole = tuple(slice(0, n) for n in shape)
-  return file.read(name, shape, whole).astype(np.float32)
+  return file.read(name, shape, (slice(None),) * 2).astype(np.float32)
 
 
 def _described(
   modules: _Modules, config: LoraConfig, base: str
 ) -> dict[str, Any]:
   """Builds adapter_config.json; several parts multiply a module's rank."""
-  names = {_last(module): len(parts) for module, parts in modules.items()}
-  several = {name: n for name, n in names.items() if n > 1}
+  names = {_last(parts): len(parts) for parts in modules.values()}
+  fused = sorted(name for name in names if name.startswith(_EXPERTS))
   return {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
@@ -350,9 +379,12 @@ def _described(
     "bias": "none",
     "fan_in_fan_out": False,
     "inference_mode": True,
-    "target_modules": sorted(names),
-    "rank_pattern": {name: n * config.rank for name, n in several.items()},
-    "alpha_pattern": {name: n * config.alpha for name, n in several.items()},
+    "target_modules": sorted(names.keys() - {*fused}),
+    **({"target_parameters": fused} if fused else {}),
+    **{
+      f"{what}_pattern": {m: n * unit for m, n in names.items() if n > 1}
+      for what, unit in (("rank", config.rank), ("alpha", config.alpha))
+    },
   }
 
 
@@ -366,11 +398,19 @@ def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
         " adapters into their model with PEFT and start from that"
       )
   ours = _names(model)
-  named = described.get("target_modules")
-  names = [*ours]  # a list, as what was found may have no hash
-  if not isinstance(named, list) or any(each not in names for each in named):
+  given = [
+    described.get(f"target_{kind}") or [] for kind in ("modules", "parameters")
+  ]
+  named = [
+    str(name).removeprefix("mlp.")
+    for names in given
+    for name in (names if isinstance(names, list) else [names])
+  ]
+  if not named or any(name not in ours for name in named):
     raise ConfigError(
-      f"{folder}: target_modules={named!r} must list some of {', '.join(ours)}"
+      f"{folder}: target_modules={given[0]!r} and target_parameters="
+      f"{given[1]!r} must list some of {', '.join(ours)}; merge other adapters "
+      "into their model with PEFT"
     )
   try:
     rank, alpha = (
@@ -413,16 +453,15 @@ def _refuse_patterns(
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
   """Maps the last name of Hugging Face's modules to our projections."""
-  targets = lora.projections(model)
-  if not model.expert_bias:
-    targets += lora.OF_MLPS
+  targets = lora.projections(model) + lora.OF_MLPS
   every = dataclasses.replace(NO_ADAPTERS, rank=1, targets=targets)
-  modules = _modules(model, every)
   return {
-    _last(module): [part.name for part in parts]
-    for module, parts in modules.items()
+    _last(parts): [part.name for part in parts]
+    for parts in _modules(model, every).values()
   }
 
 
-def _last(module: str) -> str:
-  return module.rpartition(".")[2]
+def _last(parts: list[_Part]) -> str:
+  """Returns a tensor's last name, behind "experts." if it is of all experts."""
+  name = parts[0].place.tensor.removesuffix(".weight").rpartition(".")[2]
+  return f"{_EXPERTS}{name}" if parts[0].sizes[0] else name

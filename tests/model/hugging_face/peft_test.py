@@ -21,7 +21,7 @@ from agentrl_jax.model.hugging_face import export, pretrained, tensor_files
 from agentrl_jax.model.hugging_face import peft as ours
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
-from agentrl_jax.model.lora import IN_ATTENTION, LoraConfig
+from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
 from tests.model import drawn
 from tests.model.hugging_face import families
@@ -79,6 +79,29 @@ MODELS = {
     normed_experts=True,
     swiglu_limit=7.0,
   ),
+  "gemma4_text": ModelConfig(
+    **SIZES,
+    qk_norm=True,
+    window=5,
+    window_period=2,
+    local_rope_theta=100.0,
+    rope_type="proportional",
+    partial_rotary_factor=0.5,
+    global_head_dim=12,
+    global_kv_heads=1,
+    keys_as_values=True,
+    value_norm=True,
+    query_pre_attn_scalar=1,
+    sandwich_norm=True,
+    layer_scale=True,
+    num_experts=4,
+    experts_per_token=2,
+    normed_experts=True,
+    shared_experts=1,
+    normed_branches=True,
+    activation="gelu_tanh",
+    embedding_scale=24**0.5,
+  ),
   "glm4": ModelConfig(
     **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
   ),
@@ -89,10 +112,9 @@ def fitting(model: ModelConfig, config: LoraConfig = CONFIG) -> LoraConfig:
   """The same adapters as far as PEFT has them: `LoraConfig.check`."""
   if not model.num_experts:
     return config
-  kept = IN_ATTENTION if model.expert_bias else config.targets
-  one_of_two = len({"gate", "up"} & {*kept}) == 1
-  kept = [n for n in kept if not (one_of_two and n in ("gate", "up"))]
-  targets = tuple(name for name in config.targets if name in kept)
+  one_of_two = len({"gate", "up"} & {*config.targets}) == 1
+  left_out = ("gate", "up") if one_of_two else ()
+  targets = tuple(name for name in config.targets if name not in left_out)
   return dataclasses.replace(config, targets=targets)
 
 
@@ -168,8 +190,9 @@ class FolderTest(parameterized.TestCase):
     _, again = ours.read_adapters(self.folder, model)
     jax.tree.map(np.testing.assert_array_equal, again, adapters)
 
-  def test_a_folder_of_adapters_is_its_base_with_them(self):
-    model, base = MODELS["llama"], self.folder.with_name("base")
+  @parameterized.parameters("llama", "gpt_oss", "gemma4_text")
+  def test_a_folder_of_adapters_is_its_base_with_them(self, name):
+    model, base = MODELS[name], self.folder.with_name("base")
     adapters = self.write(model)
     self.change(base_model_name_or_path="../base")
     plain = Policy(model, COMPUTE)
@@ -185,7 +208,8 @@ class FolderTest(parameterized.TestCase):
       pretrained.read_params(self.folder, trains, mesh),
       whole,
     )
-    for rank_root in (1, 3**0.5):
+    # Of a tensor with several parts rsLoRA's scale would be another.
+    for rank_root in (1, 3**0.5) if name == "llama" else (1,):
       jax.tree.map(
         functools.partial(np.testing.assert_allclose, atol=1e-6),
         pretrained.read_params(self.folder, plain, mesh),
@@ -297,6 +321,8 @@ class FolderTest(parameterized.TestCase):
 )
 # What peft reads of transformers, which has given it another name.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+# Of tensors of all experts, whose ranks peft takes from there nevertheless.
+@pytest.mark.filterwarnings("ignore:The following .*_pattern:RuntimeWarning")
 class PeftTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -305,12 +331,15 @@ class PeftTest(parameterized.TestCase):
   def build(self, family):
     sees = family == "gemma3"
     described = families.describe(
-      "gemma3_text" if sees else family, tied=family in ("llama", "gemma3")
+      "gemma3_text" if sees else family,
+      tied=family in ("llama", "gemma3", "gemma4_text"),
     )
     model = (families.build_seeing if sees else families.build)(described)
     policy, params = families.load(
       families.saved(model, self.root / "base", max_shard_size=10**9)
     )
+    of_ours = MODELS.get(family, MODELS["llama"])
+    self.assertEqual(policy.config.num_experts > 0, of_ours.num_experts > 0)
     return model, policy.config, params
 
   def compare(self, theirs, config, params, adapters, adaptation):
@@ -326,11 +355,15 @@ class PeftTest(parameterized.TestCase):
       np.testing.assert_allclose(found, wanted, atol=1e-4)
     return wanted
 
-  @parameterized.parameters(*MODELS, "gemma3")
+  @parameterized.parameters(
+    *((family, CONFIG.targets) for family in (*MODELS, "gemma3")),
+    ("gpt_oss", ("down",)),
+    ("gpt_oss", ("k", "gate", "up")),
+  )
   @pytest.mark.slow
-  def test_peft_loads_ours(self, family):
+  def test_peft_loads_ours(self, family, targets):
     model, config, params = self.build(family)
-    adaptation = fitting(config)
+    adaptation = dataclasses.replace(CONFIG, targets=targets)
     adapters = adapters_of(config, adaptation)
     base = str(self.root / "base")
     ours.write_adapters(
@@ -353,15 +386,23 @@ class PeftTest(parameterized.TestCase):
         ]
       )
 
-  @parameterized.parameters("qwen2", "glm4", "gpt_oss")
+  @parameterized.parameters("qwen2", "glm4", "gpt_oss", "gemma4_text")
   @pytest.mark.slow
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)
-    modules = [*ours._names(config)]
+    names = [*ours._names(config)]
     import peft
 
     theirs = peft.get_peft_model(
-      model, peft.LoraConfig(r=2, lora_alpha=5, target_modules=modules)
+      model,
+      peft.LoraConfig(
+        r=2,
+        lora_alpha=5,
+        target_modules=[name for name in names if "." not in name],
+        target_parameters=[
+          "mlp." * (family == "gpt_oss") + name for name in names if "." in name
+        ],
+      ),
     )
     with families.torch.no_grad():
       for name, weight in theirs.named_parameters():
