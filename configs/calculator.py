@@ -42,8 +42,8 @@ def get_config(folder: str = smollm2.FOLDER):
   # Without an answer at the end of its turns an episode has failed.
   c.advantage.incomplete_reward = 0.0
   c.episode.update(max_turns=3, max_tokens=288, max_answer_tokens=48)
-  c.admission.update(groups_per_step=6, max_concurrent_groups=6)
-  c.queue.max_groups = 6
+  c.admission.update(groups_per_step=8, max_concurrent_groups=8)
+  c.queue.max_groups = 8
   # New in a prompt are 47 tokens, in a result 27.
   c.engine.update(context=288, prefill_chunks=(28, 48))
   c.evaluation.update(

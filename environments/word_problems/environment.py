@@ -19,15 +19,21 @@ from agentrl_jax.env.options import require_bounds, require_positive
 from agentrl_jax.env.tools import ToolMistake, make_tool, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.word_problems.expert import MISTAKES, Solver
-from environments.word_problems.problems import OPERATORS, Problem, draw_problem
+from environments.word_problems.problems import (
+  OPERATORS,
+  WORDS,
+  Problem,
+  draw_problem,
+)
 from environments.word_problems.scripted import POLICIES
 
+_SIGNS = {word: sign for sign, word in WORDS.items()}
 CALCULATE = make_tool(
   "calculate",
   "Computes with two whole numbers.",
   {
     "left": {"type": "integer"},
-    "operator": {"type": "string", "enum": list(OPERATORS)},
+    "operator": {"type": "string", "enum": list(_SIGNS)},
     "right": {"type": "integer"},
   },
 )
@@ -151,4 +157,4 @@ class _ProblemSession(Session):
 
 def _result_of(arguments: Mapping[str, Any]) -> str:
   left, right = int(arguments["left"]), int(arguments["right"])
-  return str(OPERATORS[arguments["operator"]](left, right))
+  return str(OPERATORS[_SIGNS[arguments["operator"]]](left, right))

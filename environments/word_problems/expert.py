@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.mistakes import BROKEN_JSON, ErringExpert
-from environments.word_problems.problems import Problem
+from environments.word_problems.problems import WORDS, Problem
 
 MISTAKES = (
   "wrong_number",  # answers a number that is one too large
@@ -41,7 +41,7 @@ class Solver(ErringExpert):
         "calculate",
         {
           "left": counts[self._step],
-          "operator": problem.operators[self._step],
+          "operator": WORDS[problem.operators[self._step]],
           "right": problem.terms[self._step + 1],
         },
       )

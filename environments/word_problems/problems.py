@@ -71,6 +71,12 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+# What the calculator calls its operators. SmolLM2-135M writes "-" in one call
+# of a hundred, so that no attempt tries it, and each of these in 18 of them or
+# more.
+WORDS = {"+": "Add", "-": "Subtract", "*": "Multiply"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
   """A problem and its solution.
