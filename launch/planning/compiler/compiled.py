@@ -173,7 +173,9 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
   if opcode in _FREE or opcode.endswith("-done"):
     return 0
   if opcode == "fusion":
-    return _of_fusion(module.computations[instruction.called("calls") or ""])
+    return _of_fusion(
+      module, module.computations[instruction.called("calls") or ""]
+    )
   written = _size(instruction.results)
   if opcode in ("copy-start", "call-start"):
     return written  # both ends are among the results
@@ -192,33 +194,41 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
   return written + sum(_size(operand.results) for operand in operands)
 
 
-def _of_fusion(inside: Computation) -> int:
+def _of_fusion(module: Module, inside: Computation) -> int:
   read = sum(
-    _read(inside, i)
+    _read(module, inside, i)
     for i in inside.instructions.values()
     if i.opcode == "parameter"
   )
-  roots = [inside.root]
-  if inside.root.opcode == "tuple":
-    roots = [inside.instructions[name] for name in inside.root.operands]
-  return read + sum(_written(inside, root) for root in roots)
+  root = inside.root
+  names = root.operands if root.opcode == "tuple" else (root.name,)
+  return read + sum(_written(inside, inside.instructions[n]) for n in names)
 
 
-def _read(inside: Computation, parameter: Instruction) -> int:
+def _read(module: Module, inside: Computation, parameter: Instruction) -> int:
   """Bytes that are read of a parameter: all, or the slices taken of it."""
   size = _size(parameter.results)
   parts = 0
   for user in inside.instructions.values():
-    if parameter.name not in user.operands:
+    is_first = user.operands[:1] == (parameter.name,)
+    if (
+      parameter.name not in user.operands
+      or user.opcode in _PASSING
+      or (user.opcode in _UPDATES and is_first)  # written in place
+    ):
       continue
-    if user.opcode in _SLICES and user.operands[0] == parameter.name:
+    if user.opcode in _SLICES and is_first:
       parts += _size(user.results, anywhere=True)
-    elif user.opcode in _UPDATES and user.operands[0] == parameter.name:
-      continue  # written in place
     elif user.opcode in _RENAMES:
-      parts += _read(inside, user) if size else 0
-    elif user.opcode in _PASSING:
-      continue
+      parts += _read(module, inside, user) if size else 0
+    elif user.opcode == "fusion":  # within this one
+      within = module.computations[user.called("calls") or ""]
+      number = str(user.operands.index(parameter.name))
+      parts += sum(
+        _read(module, within, i)
+        for i in within.instructions.values()
+        if i.opcode == "parameter" and i.text == number
+      )
     else:
       return size
   return min(size, parts)

@@ -238,41 +238,52 @@ class LoopsTest(parameterized.TestCase):
 
 
 class TrafficTest(absltest.TestCase):
+  def _moves(self, num_bytes, entry, before=""):
+    self.assertEqual(bytes_moved(Module(before + _entry(entry))), num_bytes)
+
   def test_a_product_reads_its_operands_and_writes_its_result(self):
-    text = _entry(
+    self._moves(
+      2 * (64 * 32 + 32 * 16) + 4 * 64 * 16,
       """
   %x = bf16[64,32]{1,0} parameter(0)
   %w = bf16[32,16]{1,0} parameter(1)
-  ROOT %y = f32[64,16]{1,0} dot(%x, %w), lhs_contracting_dims={1}"""
-    )
-    self.assertEqual(
-      bytes_moved(Module(text)), 2 * (64 * 32 + 32 * 16) + 4 * 64 * 16
+  ROOT %y = f32[64,16]{1,0} dot(%x, %w), lhs_contracting_dims={1}""",
     )
 
   def test_values_kept_on_the_chip_are_no_traffic(self):
-    text = _entry(
+    self._moves(
+      2 * 2 * 64 * 32,
       """
   %x = bf16[64,32]{1,0} parameter(0)
   %y = bf16[64,32]{1,0:T(8,128)(2,1)S(1)} negate(%x)
-  ROOT %z = bf16[64,32]{1,0} negate(%y)"""
+  ROOT %z = bf16[64,32]{1,0} negate(%y)""",
     )
-    self.assertEqual(bytes_moved(Module(text)), 2 * 2 * 64 * 32)
 
   def test_of_a_stack_only_the_layer_is_read_and_written(self):
-    text = """HloModule m
-%c (s: f32[8,4,4], i: s32[]) -> f32[8,4,4] {
-  %s = f32[8,4,4]{2,1,0} parameter(0)
-  %i = s32[] parameter(1)
-  %l = f32[1,4,4]{2,1,0} dynamic-slice(%s, %i, %i, %i), dynamic_slice_sizes={1,4,4}
-  ROOT %u = f32[8,4,4]{2,1,0} dynamic-update-slice(%s, %l, %i, %i, %i)
-}
-""" + _entry(  # noqa: E501
-      """
+    """Also where a fusion within the fusion takes it."""
+    taken = "dynamic-slice(%s, %i, %i, %i), dynamic_slice_sizes={1,4,4}"
+    within = f"""%d (i: s32[], s: f32[8,4,4]) -> f32[1,4,4] {{
+  %i = s32[] parameter(0)
+  %s = f32[8,4,4]{{2,1,0}} parameter(1)
+  ROOT %l = f32[1,4,4]{{2,1,0}} {taken}
+}}
+"""
+    for layer in (taken, "fusion(%i, %s), kind=kLoop, calls=%d"):
+      self._moves(
+        4 * (16 + 16 + 1),
+        """
   %x = f32[8,4,4]{2,1,0} parameter(0)
   %n = s32[] parameter(1)
-  ROOT %y = f32[8,4,4]{2,1,0} fusion(%x, %n), kind=kLoop, calls=%c"""
-    )
-    self.assertEqual(bytes_moved(Module(text)), 4 * (16 + 16 + 1))
+  ROOT %y = f32[8,4,4]{2,1,0} fusion(%x, %n), kind=kLoop, calls=%c""",
+        f"""HloModule m
+{within}%c (s: f32[8,4,4], i: s32[]) -> f32[8,4,4] {{
+  %s = f32[8,4,4]{{2,1,0}} parameter(0)
+  %i = s32[] parameter(1)
+  %l = f32[1,4,4]{{2,1,0}} {layer}
+  ROOT %u = f32[8,4,4]{{2,1,0}} dynamic-update-slice(%s, %l, %i, %i, %i)
+}}
+""",
+      )
 
   def test_of_weights_in_parts_each_is_read_once(self):
     """As a decode program prefetches them, up to memory of the chip."""
@@ -282,25 +293,30 @@ class TrafficTest(absltest.TestCase):
   %d{n} = s8[16]{{0:T(1024){place}}} slice-done(%s{n})"""  # noqa: E501
       for n, place in ((0, "S(1)"), (16, "S(1)"), (32, ""))
     )
-    text = _entry(f"""
+    self._moves(
+      16 + 16 + 2 * 16 + 16,
+      f"""
   %x = s8[64]{{0}} parameter(0){parts}
-  ROOT %y = s8[16]{{0}} negate(%d0)""")
-    self.assertEqual(bytes_moved(Module(text)), 16 + 16 + 2 * 16 + 16)
+  ROOT %y = s8[16]{{0}} negate(%d0)""",
+    )
 
   def test_of_a_cache_only_the_new_entries_are_written(self):
-    text = """HloModule m
+    self._moves(
+      2 * 2 * 2 * 64 + 4 * 2,
+      """
+  %x = bf16[8,64]{1,0} parameter(0)
+  %j = s32[2]{0} parameter(1)
+  %m = bf16[2,64]{1,0} parameter(2)
+  ROOT %y = bf16[8,64]{1,0} fusion(%x, %j, %m), kind=kLoop, calls=%c""",
+      """HloModule m
 %c (s: bf16[8,64], i: s32[2], n: bf16[2,64]) -> bf16[8,64] {
   %s = bf16[8,64]{1,0} parameter(0)
   %i = s32[2]{0} parameter(1)
   %n = bf16[2,64]{1,0} parameter(2)
   ROOT %u = bf16[8,64]{1,0} scatter(%s, %i, %n), to_apply=%a
 }
-""" + _entry("""
-  %x = bf16[8,64]{1,0} parameter(0)
-  %j = s32[2]{0} parameter(1)
-  %m = bf16[2,64]{1,0} parameter(2)
-  ROOT %y = bf16[8,64]{1,0} fusion(%x, %j, %m), kind=kLoop, calls=%c""")
-    self.assertEqual(bytes_moved(Module(text)), 2 * 2 * 2 * 64 + 4 * 2)
+""",
+    )
 
   def test_of_split_layers_every_weight_is_read_from_memory(self):
     weights = 3 * LAYERS * WIDTH * WIDTH * BYTES / SHARES
