@@ -223,11 +223,11 @@ def _read(module: Module, inside: Computation, parameter: Instruction) -> int:
       parts += _read(module, inside, user) if size else 0
     elif user.opcode == "fusion":  # within this one
       within = module.computations[user.called("calls") or ""]
-      number = str(user.operands.index(parameter.name))
       parts += sum(
         _read(module, within, i)
         for i in within.instructions.values()
-        if i.opcode == "parameter" and i.text == number
+        if i.opcode == "parameter"
+        and user.operands[int(i.text)] == parameter.name
       )
     else:
       return size

@@ -262,15 +262,21 @@ class TrafficTest(absltest.TestCase):
   def test_of_a_stack_only_the_layer_is_read_and_written(self):
     """Also where a fusion within the fusion takes it."""
     taken = "dynamic-slice(%s, %i, %i, %i), dynamic_slice_sizes={1,4,4}"
-    within = f"""%d (i: s32[], s: f32[8,4,4]) -> f32[1,4,4] {{
+    within = f"""%d (i: s32[], s: f32[8,4,4], t: f32[8,4,4]) -> f32[1,4,4] {{
   %i = s32[] parameter(0)
   %s = f32[8,4,4]{{2,1,0}} parameter(1)
-  ROOT %l = f32[1,4,4]{{2,1,0}} {taken}
+  %t = f32[8,4,4]{{2,1,0}} parameter(2)
+  %k = f32[1,4,4]{{2,1,0}} {taken.replace("%s", "%t")}
+  %l = f32[1,4,4]{{2,1,0}} {taken}
+  ROOT %a = f32[1,4,4]{{2,1,0}} add(%k, %l)
 }}
 """
-    for layer in (taken, "fusion(%i, %s), kind=kLoop, calls=%d"):
+    for layer, read in (
+      (taken, 16),
+      ("fusion(%i, %s, %s), kind=kLoop, calls=%d", 2 * 16),
+    ):
       self._moves(
-        4 * (16 + 16 + 1),
+        4 * (read + 16 + 1),
         """
   %x = f32[8,4,4]{2,1,0} parameter(0)
   %n = s32[] parameter(1)
