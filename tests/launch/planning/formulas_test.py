@@ -35,32 +35,35 @@ def _over(settings: Settings, axis: str) -> Settings:
   return dataclasses.replace(settings, slices=slices)
 
 
+def _with_batch(settings: Settings, **changes: int) -> Settings:
+  return dataclasses.replace(
+    settings, batch=dataclasses.replace(settings.batch, **changes)
+  )
+
+
 def _mesh(**sizes: int) -> dict[str, int]:
   return dict.fromkeys(MESH_AXES, 1) | sizes
 
 
 class MeshesTest(parameterized.TestCase):
   def test_all_meshes_of_a_slice_use_all_chips_and_divide_the_model(self):
-    settings = _settings()
-    found = list(meshes(settings, 32))
-    self.assertTrue(all(math.prod(m.values()) == 32 for m in found))
+    found = list(meshes(_settings(), 32))
+    self.assertEqual({math.prod(mesh.values()) for mesh in found}, {32})
     # 5 twos over 4 axes, without the 8 key/value heads over more than 8.
     self.assertLen(found, 56 - 4)
-    self.assertIn(_mesh(fsdp=8, tensor=4), found)
-    self.assertNotIn(_mesh(fsdp=2, tensor=16), found)
+    known = [_mesh(fsdp=8, tensor=4), _mesh(fsdp=2, tensor=16)]
+    self.assertEqual([mesh in found for mesh in known], [True, False])
 
   def test_no_mesh_splits_a_width_that_it_does_not_divide(self):
-    settings = _settings("qwen2.5-0.5b")  # 896 wide
-    shares = {mesh["fsdp"] for mesh in meshes(settings, 256)}
-    self.assertEqual(max(shares), 128)
+    found = meshes(_settings("qwen2.5-0.5b"), 256)  # 896 wide
+    self.assertEqual(max(mesh["fsdp"] for mesh in found), 128)
 
   def test_rows_follow_the_mesh(self):
-    settings = _settings()  # 32 rows
-    changed = with_mesh(settings, _mesh(fsdp=8, tensor=4))
-    self.assertEqual(changed.batch.micro_batch, 32)
-    few = with_rows(settings, 8)
-    changed = with_mesh(few, _mesh(fsdp=32))
-    self.assertEqual(changed.batch.micro_batch, 32)
+    rows = [
+      with_mesh(with_rows(_settings(), number), mesh).batch.micro_batch
+      for number, mesh in ((32, _mesh(fsdp=8, tensor=4)), (8, _mesh(fsdp=32)))
+    ]
+    self.assertEqual(rows, [32, 32])
 
   @parameterized.parameters("data", "fsdp")
   def test_only_meshes_that_slices_divide_are_tried(self, over):
@@ -118,9 +121,7 @@ class FormulasTest(parameterized.TestCase):
     self.assertEqual(exchanged_between_slices(settings, 1), 0)
 
   def test_short_rows_are_bound_by_the_network(self):
-    settings = _settings()
-    batch = dataclasses.replace(settings.batch, row_length=512)
-    settings = dataclasses.replace(settings, batch=batch)
+    settings = _with_batch(_settings(), row_length=512)
     mesh, slices = _mesh(data=2, fsdp=4), parse_slice("2xv5p-8")
     one = estimate(settings, mesh, parse_slice("v5p-16"))
     two = estimate(settings, mesh, slices)
@@ -129,9 +130,7 @@ class FormulasTest(parameterized.TestCase):
     self.assertGreater(split.roofline.step_s, two.roofline.step_s)
 
   def test_a_row_over_several_chips_waits_for_its_last_tokens(self):
-    settings = _settings()
-    batch = dataclasses.replace(settings.batch, row_length=131072)
-    settings = dataclasses.replace(settings, batch=batch)
+    settings = _with_batch(_settings(), row_length=131072)
     whole = estimate(settings, _mesh(fsdp=32), V5P_64)
     split = estimate(settings, _mesh(fsdp=8, sequence=4), V5P_64)
     # Attention is three fifths of the work, and of its mean takes 7 / 4.
@@ -142,6 +141,19 @@ class FormulasTest(parameterized.TestCase):
     settings = with_mesh(_settings(), _mesh(fsdp=32))
     self.assertAlmostEqual(state_bytes(settings) / (18 * 14.77e9 / 32), 1, 2)
 
+  def test_states_take_more_in_trees(self):
+    settings = _settings("qwen3.5-27b")
+    row, tree = (
+      estimate(_with_batch(settings, sharing=n), _mesh(fsdp=32), V5P_64)
+      for n in (1, 8)
+    )
+    # 18 KiB and 409,600 operations more, a token and head of 128 channels.
+    heads = 8192 * 48
+    self.assertEqual(tree.num_bytes - row.num_bytes, 18 * 1024 * heads)
+    more_s = tree.roofline.compute_s - row.roofline.compute_s
+    due_s = 4 * 48 * heads * 409_600 / V5P_64.chip.flops
+    self.assertAlmostEqual(more_s / due_s, 1, 5)
+
   def test_names_leave_out_what_is_not_split(self):
-    self.assertEqual(shape_name(_mesh(fsdp=8, tensor=4)), "fsdp=8 tensor=4")
-    self.assertEqual(shape_name(_mesh()), "one chip")
+    names = [shape_name(_mesh(**of)) for of in ({"fsdp": 8, "tensor": 4}, {})]
+    self.assertEqual(names, ["fsdp=8 tensor=4", "one chip"])
