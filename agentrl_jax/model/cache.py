@@ -4,12 +4,10 @@ A page holds the keys and values of a number of tokens. Row b of a page table
 [B, W] names the pages of sequence b in order. A page number outside the pool is
 a page that the sequence does not have: writes there are dropped, and reads give
 zeros. A layer that does not attend (`layers.delta`) keeps one state and one
-window of inputs for each sequence instead. Layers are separate arrays, because
-a scan over stacked layers would copy the whole cache every step.
+window of inputs for each sequence instead, and one that reads the keys and
+values of another has none. Layers are separate arrays, because a scan over
+stacked layers would copy the whole cache every step.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +19,7 @@ from agentrl_jax.model.config import ModelConfig
 # channels, value channels] in float32 and windows [N, tokens, channels]. The
 # numbers of each token's experts may follow, as one head.
 KVCache = tuple[tuple[jax.Array, ...], ...]
-_WINDOW_AXES = 3  # pools of pages have four
+WINDOW_AXES = 3  # pools of pages have four
 
 
 def empty_cache(
@@ -44,6 +42,8 @@ def empty_cache(
     kept = [((num_pages, 1, page_size, num_chosen), number)]
 
   def layer(c: ModelConfig) -> tuple[jax.Array, ...]:
+    if c.shares_kv:
+      return ()
     arrays = [
       ((num_pages, num_heads, page_size, channels), dtype)
       for num_heads, channels in c.cached_shapes
@@ -61,53 +61,12 @@ def empty_cache(
 
 def has_state(layer: tuple[jax.Array, ...]) -> bool:
   """Says if a layer keeps a state of each sequence in place of pages."""
-  return any(x.ndim == _WINDOW_AXES for x in layer)
-
-
-def map_cache(
-  cache: KVCache,
-  *,
-  page: Callable[[jax.Array], Any] = lambda x: x,
-  state: Callable[[jax.Array], Any] = lambda x: x,
-) -> KVCache:
-  """Applies functions to the arrays of pages, and to those of states."""
-  mapped = []
-  for layer in cache:
-    num_states = 2 if has_state(layer) else 0
-    states, pages = layer[:num_states], layer[num_states:]
-    mapped.append((*map(state, states), *map(page, pages)))
-  return tuple(mapped)
+  return any(x.ndim == WINDOW_AXES for x in layer)
 
 
 def pages_of(cache: KVCache) -> jax.Array:
   """Returns a pool of keys, whose shape is that of every layer's pages."""
   return next(layer[0] for layer in cache if not has_state(layer))
-
-
-def place(cache: KVCache, split: jax.sharding.Sharding | None) -> KVCache:
-  """Places a cache as `places` says, unless `split` is None."""
-  return cache if split is None else jax.device_put(cache, places(cache, split))
-
-
-def places(cache: KVCache, split: jax.sharding.Sharding) -> Any:
-  """Returns `split` for arrays of several heads.
-
-  The others are on every device: latents, windows, and numbers of experts.
-  """
-  whole = split
-  if isinstance(split, jax.sharding.NamedSharding):
-    whole = jax.sharding.NamedSharding(split.mesh, jax.P())
-
-  def of(x: jax.Array) -> jax.sharding.Sharding:
-    return split if x.ndim > _WINDOW_AXES and x.shape[1] > 1 else whole
-
-  return jax.tree.map(of, cache)
-
-
-def experts_of(cache: KVCache, page_1W: jax.Array) -> jax.Array:
-  """Returns the experts of a sequence's tokens, [S, L, K]."""
-  rows = [take_pages(numbers, page_1W)[0, 0] for *_, numbers in cache]
-  return jnp.stack(rows, axis=1)
 
 
 def write(

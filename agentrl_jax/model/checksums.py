@@ -25,11 +25,6 @@ def named_leaves(tree: Any) -> dict[str, Any]:
   }
 
 
-def describe_leaf(leaf: Any) -> str:
-  """Returns a leaf's dtype and shape, as in "float32[2, 64]"."""
-  return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"
-
-
 @jax.jit
 def checksums(leaves: Any) -> Any:
   """Computes the checksum of each leaf of a tree, uint32 []."""

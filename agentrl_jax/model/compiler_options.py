@@ -12,11 +12,8 @@ make were compiled for each chip and read, and have not run on any: see
 docs/sharding.md for a check on real chips.
 """
 
-import functools
 from collections.abc import Mapping
-from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
@@ -92,33 +89,6 @@ def parse(setting: str) -> tuple[str, Options]:
       raise _error(setting, f"has {part!r}")
     options[name] = _value(value)
   return base, options
-
-
-def check_known(options: Options | None, mesh: Mesh | None) -> None:
-  """Raises `ConfigError` if the compiler of a mesh refuses these options."""
-  if options:
-    device = None if mesh is None else mesh.devices.flat[0]
-    _compile_nothing(frozenset(options.items()), device)
-
-
-@functools.cache
-def _compile_nothing(
-  options: frozenset[tuple[str, bool | int | float | str]],
-  device: jax.Device | None,
-) -> None:
-  place = None if device is None else jax.sharding.SingleDeviceSharding(device)
-  nothing: Any = jax.ShapeDtypeStruct((), "int32", sharding=place)  # type: ignore[no-untyped-call]
-  function = jax.jit(lambda x: x, compiler_options=dict(options))
-  platforms = None if device is None else (device.platform,)
-  try:
-    function.trace(nothing).lower(lowering_platforms=platforms).compile()
-  except jax.errors.JaxRuntimeError as error:
-    raise ConfigError(
-      f"the compiler refuses compute.compiler_options: {error}; take that "
-      "option away, or all of them with "
-      "--config.compute.compiler_options=none, which moves more bytes between "
-      "chips and computes the same"
-    ) from error
 
 
 def _error(setting: str, found: str) -> ConfigError:

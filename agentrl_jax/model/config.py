@@ -4,17 +4,22 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.rotary import RotaryConfig
 
 # Keys of params whose leaves are stacked: layers of one shape each.
-STACKS = DENSE, DELTA, LOCAL, OTHERS = (
+STACKS = DENSE, DELTA, LOCAL, OTHERS, SHARING_LOCAL, SHARING = (
   "dense_layers",
   "delta_layers",
   "local_layers",
   "layers",
+  "sharing_local_layers",
+  "sharing_layers",
 )
+# Stacks of layers that read keys and values of other layers, and of which.
+SOURCES = {SHARING_LOCAL: LOCAL, SHARING: OTHERS}
 # Fields of routers by sigmoids, and of all mixtures.
 _OF_SIGMOID = ("expert_groups", "groups_per_token", "expert_scale")
 _OF_EXPERTS = (
@@ -54,6 +59,27 @@ _WITHOUT_KINDS = {
   "local_rope_theta": 0.0,
   "global_head_dim": 0,
   "global_kv_heads": 0,
+  "shared_kv_layers": 0,
+  "double_wide_mlp": False,
+}
+
+# The least values of fields.
+_LEAST = {
+  "vocab_size": 1,
+  "width": 1,
+  "num_layers": 1,
+  "num_heads": 1,
+  "num_kv_heads": 1,
+  "head_dim": 1,
+  "mlp_width": 1,
+  "window": 0,
+  "window_period": 0,
+  "query_pre_attn_scalar": 0,
+  "global_head_dim": 0,
+  "global_kv_heads": 0,
+  "shared_kv_layers": 0,
+  "layer_input_dim": 0,
+  "logit_cap": 0,
 }
 
 ACTIVATIONS = ("silu", "gelu_tanh")
@@ -89,6 +115,13 @@ class ModelConfig(RotaryConfig):
   # Gemma 4: values are what the keys' matrix makes, of those layers.
   keys_as_values: bool = False
   value_norm: bool = False  # Gemma 4: without a scale
+  # Gemma 4 E2B and E4B: the last layers, which read the keys and values of the
+  # last one before them that sees as many tokens; and if they have MLPs of
+  # twice the width (E2B).
+  shared_kv_layers: int = 0
+  double_wide_mlp: bool = False
+  # Also theirs: channels of what each layer reads of a token itself; 0: none.
+  layer_input_dim: int = 0
   query_pre_attn_scalar: int = 0  # its root divides scores; 0: head_dim's
   sinks: bool = False  # a score per head without a value; gpt-oss
   # DeepSeek-V3: channels of a token's latent, from which every head makes its
@@ -137,20 +170,13 @@ class ModelConfig(RotaryConfig):
   dense_layers: int = 0  # the first ones, which have one MLP for all tokens
   dense_mlp_width: int = 0  # of these
   value_head: bool = False  # a critic on the policy's hidden states
+  shares_kv = False  # no field: see `SharingLayer`
 
   def __post_init__(self) -> None:
-    for field in (
-      "vocab_size",
-      "width",
-      "num_layers",
-      "num_heads",
-      "num_kv_heads",
-      "head_dim",
-      "mlp_width",
-    ):
-      if getattr(self, field) < 1:
+    for field, least in _LEAST.items():
+      if getattr(self, field) < least:
         raise ConfigError(
-          f"model.{field}={getattr(self, field)} must be at least 1"
+          f"model.{field}={getattr(self, field)} must be at least {least}"
         )
     if self.num_heads % self.num_kv_heads:
       raise ConfigError(
@@ -203,23 +229,13 @@ class ModelConfig(RotaryConfig):
     return {key: size for key, size in parts.items() if size}
 
   @property
-  def dense_layer(self) -> "ModelConfig":
-    """The architecture of the first `dense_layers` alone."""
-    none = {name: getattr(ModelConfig, name) for name in _OF_EXPERTS}
-    return dataclasses.replace(
-      self,
-      num_experts=0,
-      experts_per_token=0,
-      mlp_width=self.dense_mlp_width,
-      **none,
-    )
-
-  @property
   def layer_stacks(self) -> tuple[str, ...]:
     """Names the stack of each layer, first to last; see `STACKS`."""
     if self.global_head_dim:
+      kinds = (OTHERS, LOCAL), (SHARING, SHARING_LOCAL)
       return tuple(
-        LOCAL if is_local else OTHERS for is_local in self.local_layers
+        kinds[n >= self.num_own_kv][is_local]
+        for n, is_local in enumerate(self.local_layers)
       )
     first = (DENSE,) * self.dense_layers
     period = self.delta_period or self.num_layers + 1
@@ -235,9 +251,22 @@ class ModelConfig(RotaryConfig):
     return runs > len(self.stacks)
 
   @property
-  def period(self) -> int:
-    """Number of layers after which their kinds repeat."""
+  def num_own_kv(self) -> int:
+    """Number of the layers that have keys and values of their own."""
+    return self.num_layers - self.shared_kv_layers
+
+  @property
+  def kv_sources(self) -> tuple[int, ...]:
+    """Says of each layer which layer's keys and values it reads."""
+    own = self.local_layers[: self.num_own_kv]
+    last = {is_local: n for n, is_local in enumerate(own)}
+    sharing = self.local_layers[self.num_own_kv :]
+    return *range(self.num_own_kv), *(last[kind] for kind in sharing)
+
+  def period(self, first: int, end: int) -> int:
+    """Number of layers after which the kinds of `first` to `end` repeat."""
     kinds = list(zip(self.layer_stacks, self.local_layers, strict=True))
+    kinds = kinds[first:end]
     return next(
       period
       for period in range(1, len(kinds) + 1)
@@ -267,11 +296,31 @@ class ModelConfig(RotaryConfig):
     }
 
   def _of_stack(self, stack: str) -> "ModelConfig":
-    if self.global_head_dim:
-      return self.local_layer if stack == LOCAL else self.global_layer
-    if stack == DELTA:
-      return dataclasses.replace(self, delta_period=0)
-    return self.dense_layer if stack == DENSE else self
+    """Returns the architecture of the layers of a stack alone."""
+    changes: dict[str, Any] = {}
+    if self.global_head_dim and SOURCES.get(stack, stack) == LOCAL:
+      changes = _WITHOUT_KINDS | {
+        "rope_theta": self.local_rope_theta or self.rope_theta,
+        "rope_type": "default",
+        "rope_factor": 1.0,
+        "partial_rotary_factor": 1.0,
+        "keys_as_values": False,
+      }
+    elif self.global_head_dim:
+      changes = _WITHOUT_KINDS | {
+        "head_dim": self.global_head_dim,
+        "num_kv_heads": self.global_kv_heads or self.num_kv_heads,
+      }
+    elif stack == DELTA:
+      changes = {"delta_period": 0}
+    elif stack == DENSE:
+      changes = {name: getattr(ModelConfig, name) for name in _OF_EXPERTS}
+      changes |= {"num_experts": 0, "experts_per_token": 0}
+      changes["mlp_width"] = self.dense_mlp_width
+    if stack in SOURCES:
+      width = self.mlp_width * (2 if self.double_wide_mlp else 1)
+      return SharingLayer(**vars(self) | changes | {"mlp_width": width})
+    return dataclasses.replace(self, **changes)
 
   @property
   def delta_channels(self) -> int:
@@ -288,29 +337,6 @@ class ModelConfig(RotaryConfig):
   def is_delta(self) -> bool:
     """True for the architecture of a layer that does not attend."""
     return self.delta_heads > 0 and not self.delta_period
-
-  @property
-  def local_layer(self) -> "ModelConfig":
-    """The architecture of local layers alone, where others have another."""
-    return dataclasses.replace(
-      self,
-      rope_theta=self.local_rope_theta or self.rope_theta,
-      rope_type="default",
-      rope_factor=1.0,
-      partial_rotary_factor=1.0,
-      keys_as_values=False,
-      **_WITHOUT_KINDS,
-    )
-
-  @property
-  def global_layer(self) -> "ModelConfig":
-    """The architecture of the layers beside these."""
-    return dataclasses.replace(
-      self,
-      head_dim=self.global_head_dim,
-      num_kv_heads=self.global_kv_heads or self.num_kv_heads,
-      **_WITHOUT_KINDS,
-    )
 
   @property
   def shared_kv_heads(self) -> int:
@@ -367,11 +393,6 @@ class ModelConfig(RotaryConfig):
     return (1 + 0.1 * self.rope_mscale * math.log(self.rope_factor)) ** 2
 
   def _check_window(self) -> None:
-    for field in ("window", "window_period", "query_pre_attn_scalar"):
-      if getattr(self, field) < 0:
-        raise ConfigError(
-          f"model.{field}={getattr(self, field)} must be at least 0"
-        )
     if self.window_period == 1:
       raise ConfigError(
         "model.window_period=1 makes no layer local: set model.window=0, or "
@@ -427,15 +448,18 @@ class ModelConfig(RotaryConfig):
 
   def _check_global(self) -> None:
     """Checks the layers that are not local, and what else is Gemma 4's."""
-    heads = self.global_kv_heads
+    own = self.local_layers[: max(self.num_own_kv, 0)]
     if not self.global_head_dim:
-      self.refuse_idle(("global_kv_heads",), "model.global_head_dim=0")
-    elif min(self.global_head_dim, heads) < 0 or (
-      self.global_head_dim % 2 or self.num_heads % (heads or 1)
+      self.refuse_idle(
+        ("global_kv_heads", "shared_kv_layers", "double_wide_mlp"),
+        "model.global_head_dim=0",
+      )
+    elif self.global_head_dim % 2 or self.num_heads % (
+      self.global_kv_heads or 1
     ):
       raise ConfigError(
         f"model.global_head_dim={self.global_head_dim} must be even, and "
-        f"model.global_kv_heads={heads} must be 0 or divide "
+        f"model.global_kv_heads={self.global_kv_heads} must be 0 or divide "
         f"model.num_heads={self.num_heads}"
       )
     elif self.dense_layers or self.local_layers[-1]:
@@ -445,9 +469,14 @@ class ModelConfig(RotaryConfig):
         f"model.num_layers={self.num_layers} must be a multiple of "
         f"model.window_period={self.window_period}"
       )
-    if self.logit_cap < 0:
+    elif {*own} != {*self.local_layers} or (
+      self.shared_kv_layers and self.num_experts
+    ):
       raise ConfigError(
-        f"model.logit_cap={self.logit_cap} must be 0, for no cap, or above 0"
+        f"model.shared_kv_layers={self.shared_kv_layers} must leave layers of "
+        f"each kind before those, of model.num_layers={self.num_layers} with "
+        f"model.window_period={self.window_period}, and goes without "
+        f"model.num_experts={self.num_experts}: set either to 0"
       )
 
   def _check_latents(self) -> None:
@@ -544,3 +573,9 @@ class ModelConfig(RotaryConfig):
         "model.sandwich_norm to True, model.sigmoid_router to False and "
         "model.swiglu_limit to 0"
       )
+
+
+class SharingLayer(ModelConfig):
+  """The architecture of layers that read the keys and values of another."""
+
+  shares_kv = True

@@ -19,10 +19,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import reference
 from agentrl_jax.model.attention.latent import LatentAttention
-from agentrl_jax.model.config import STACKS, ModelConfig
+from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.layers.delta import DeltaMixer
 from agentrl_jax.model.layers.projection import (
@@ -56,8 +55,9 @@ class Attention(nnx.Module):
     self.q = Projection(
       (c.width,), (*q_shape[:2], channels), bias=bias, rngs=rngs
     )
-    self.k = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
-    if not c.keys_as_values:
+    if not c.shares_kv:
+      self.k = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
+    if not (c.keys_as_values or c.shares_kv):
       self.v = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
     self.o = Projection(
       q_shape,
@@ -71,7 +71,8 @@ class Attention(nnx.Module):
         (c.num_heads, c.num_kv_heads) if c.joint_qk_norm else (1, 1)
       )
       self.q_norm = RMSNorm(q_heads * c.head_dim, c)
-      self.k_norm = RMSNorm(k_heads * c.head_dim, c)
+      if not c.shares_kv:
+        self.k_norm = RMSNorm(k_heads * c.head_dim, c)
     if c.sinks:
       self.sinks = nnx.Param(jnp.zeros(q_shape[:2]))
 
@@ -80,21 +81,14 @@ class Attention(nnx.Module):
   ):
     """Returns queries and keys, normed and rotated, and values.
 
+    They are queries alone where keys and values are those of another layer.
     `is_local` layers may rotate by frequencies of their own. Gates follow the
     queries' channels, where there are any. Values that keys stand for have
     another norm, and no rotation: a cache has to hold both.
     """
     c = self.config
-    q, k = self.q(x_BTD), self.k(x_BTD)
-    q, gate = q[..., : c.head_dim], q[..., c.head_dim :]
-    v = k if c.keys_as_values else self.v(x_BTD)
-    if c.value_norm:
-      v = normed(v, c.norm_epsilon).astype(v.dtype)
-    if c.joint_qk_norm:
-      q = self.q_norm(q.reshape(*q.shape[:2], -1)).reshape(q.shape)
-      k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
-    elif c.qk_norm:
-      q, k = self.q_norm(q), self.k_norm(k)
+    q, gate = jnp.split(self.q(x_BTD), [c.head_dim], axis=-1)
+    q = self._normed("q_norm", q)
     if c.query_pre_attn_scalar:
       q *= (c.head_dim / c.query_pre_attn_scalar) ** 0.5
     heads = (*q.shape[:2], c.num_heads, c.head_dim)
@@ -105,7 +99,21 @@ class Attention(nnx.Module):
       factor=c.rope_attention_factor,
     )
     q = turn(q.reshape(heads)).reshape(q.shape)
-    return jnp.concatenate([q, gate], axis=-1), turn(k), v
+    q = jnp.concatenate([q, gate], axis=-1)
+    if c.shares_kv:
+      return (q,)
+    k = self.k(x_BTD)
+    v = k if c.keys_as_values else self.v(x_BTD)
+    if c.value_norm:
+      v = normed(v, c.norm_epsilon).astype(v.dtype)
+    return q, turn(self._normed("k_norm", k)), v
+
+  def _normed(self, norm: str, x: Array) -> Array:
+    """Norms queries or keys, of each head or of all at once, if at all."""
+    if not self.config.qk_norm:
+      return x
+    joint = (*x.shape[:2], -1) if self.config.joint_qk_norm else x.shape
+    return getattr(self, norm)(x.reshape(joint)).reshape(x.shape)
 
   def extend(
     self,
@@ -116,9 +124,13 @@ class Attention(nnx.Module):
     attend: Callable[..., Array],
     is_local: bool,
   ) -> tuple[Array, tuple[Array, ...]]:
-    """Mixes values of a cache; see `Layer.extend`."""
+    """Mixes values of a cache; see `Layer.extend`.
+
+    A layer without keys reads the cache of another, and leaves it as it is.
+    """
     q, *entries = self.project(x_BCD, position_BC, is_local)
-    cache = tuple(map(write, cache, entries))
+    if entries:
+      cache = tuple(map(write, cache, entries))
     return self.mix(attend, q, *cache), cache
 
   def mix(self, attend: Callable[..., Array], q: Array, *kv: Array) -> Array:
@@ -142,22 +154,18 @@ def _frequencies(c: ModelConfig, is_local: bool | Array) -> Array:
   return jnp.where(is_local, of(is_local=True), of(is_local=False))
 
 
-def _unchanged(x: Array) -> Array:
-  return x
-
-
 class Layer(nnx.Module):
   """Attention and a gated MLP (arXiv:2002.05202), each a normed branch."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
     norm = functools.partial(RMSNorm, c.width, c)
-    self.activate = ACTIVATE[c.activation]
-    self.attention_norm = norm() if c.pre_norm else _unchanged
+    self.config = c
+    self.attention_norm = norm() if c.pre_norm else jax.nn.identity
     if c.is_delta:
       self.delta = DeltaMixer(c, rngs)
     else:
       self.attention = (LatentAttention if c.latent_dim else Attention)(c, rngs)
-    self.mlp_norm = norm() if c.pre_norm else _unchanged
+    self.mlp_norm = norm() if c.pre_norm else jax.nn.identity
     if c.num_experts:
       self.experts = Experts(c, rngs)
     # Shared experts are one MLP beside those that tokens choose.
@@ -172,10 +180,19 @@ class Layer(nnx.Module):
       self.shared_gate = Projection((c.width,), (1,), rngs=rngs)
     if c.sandwich_norm:
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
-    self.sandwich = c.sandwich_norm
-    self.norms_branches, self.epsilon = c.normed_branches, c.norm_epsilon
     if c.normed_branches:
       self.after_experts_norm, self.after_shared_norm = norm(), norm()
+    self._add_last(c, rngs)
+
+  def _add_last(self, c: ModelConfig, rngs: nnx.Rngs) -> None:
+    """Adds what comes after attention and MLP: see `_last`."""
+    size = c.layer_input_dim
+    if size:
+      self.input_gate = Projection((c.width,), (size,), rngs=rngs)
+      self.input_out = Projection(
+        (size,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
+      )
+      self.after_input_norm = RMSNorm(c.width, c)
     if c.layer_scale:
       self.layer_scale = nnx.Param(jnp.ones(1))
 
@@ -204,22 +221,25 @@ class Layer(nnx.Module):
     apply_experts: Callable[[Experts, Array], Array],
     place: Callable[..., Array],
     is_local: bool | Array,
-  ) -> Array:
+    input_BTP: Array | None = None,
+    shared: tuple[Array, ...] | None = None,
+  ) -> tuple[Array, tuple[Array, ...]]:
     """Applies the layer to packed rows.
 
     `attend` maps q, k and v to the mixed values, or a delta layer's inputs;
     `apply_experts` is called if there are any; `place` constrains an activation
     to the sharding of its named axes; `is_local` layers see the window alone.
+    `input_BTP` is what it reads of the tokens themselves, `shared` the keys and
+    values of a layer before it. Returns its own keys and values too.
     """
-    y_BTD = self.attention_norm(x_BTD)
+    y_BTD, kv = self.attention_norm(x_BTD), []
     if hasattr(self, "delta"):
       mixed = self.delta.gated(y_BTD, attend(self.delta.inputs(y_BTD)))
     else:
-      qkv = self.attention.project(y_BTD, position_BT, is_local)
-      mixed = self.attention.mix(attend, *qkv)
-    return place(
-      self._finish(x_BTD, mixed, apply_experts, place), "rows", "tokens", None
-    )
+      q, *kv = self.attention.project(y_BTD, position_BT, is_local)
+      mixed = self.attention.mix(attend, q, *(kv or shared))
+    x_BTD = self._finish(x_BTD, mixed, apply_experts, place, input_BTP)
+    return place(x_BTD, "rows", "tokens", None), tuple(kv)
 
   def extend(
     self,
@@ -230,12 +250,14 @@ class Layer(nnx.Module):
     attend: Callable[..., Array],
     apply_experts: Callable[[Experts, Array], Array],
     is_local: bool,
+    input_BCP: Array | None = None,
   ) -> tuple[Array, tuple[Array, ...]]:
     """Applies the layer to new tokens of each slot; returns the new cache too.
 
     `write` adds entries to an array of the `cache`; `attend` maps q, keys and
     values to the mixed values; `apply_experts` is called if there are any;
-    `is_local` layers see the window alone. A delta layer's pair are states and
+    `is_local` layers see the window alone; `input_BCP` is what it reads of the
+    tokens themselves. A delta layer's pair are states and
     windows, which `attend` takes with its inputs, and returns with the values.
     """
     y_BCD = self.attention_norm(x_BCD)
@@ -246,7 +268,10 @@ class Layer(nnx.Module):
       mixed, cache = self.attention.extend(
         y_BCD, cache, position_BC, write, attend, is_local
       )
-    return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), cache
+    x_BCD = self._finish(
+      x_BCD, mixed, apply_experts, lambda x, *_: x, input_BCP
+    )
+    return x_BCD, cache
 
   def _finish(
     self,
@@ -254,11 +279,12 @@ class Layer(nnx.Module):
     mixed_BTKGH: Array,
     apply_experts: Callable[[Experts, Array], Array],
     place: Callable[..., Array],
+    input_BTP: Array | None,
   ) -> Array:
-    """Adds the attention branch, then the MLP branch."""
+    """Adds the branches: attention, the MLP, and what reads the token."""
     mixer = self.delta if hasattr(self, "delta") else self.attention
     branch_BTD = place(mixer.o(mixed_BTKGH), "rows", "tokens", None)
-    if self.sandwich:
+    if self.config.sandwich_norm:
       branch_BTD = self.after_attention_norm(branch_BTD)
     x_BTD = x_BTD + branch_BTD
     y_BTD = self.mlp_norm(x_BTD)
@@ -266,17 +292,25 @@ class Layer(nnx.Module):
     if hasattr(self, "experts"):
       branches.append(self._of_experts(x_BTD, y_BTD, apply_experts))
     if hasattr(self, "gate"):
-      y_BTF = self.activate(self.gate(y_BTD)) * self.up(y_BTD)
+      y_BTF = ACTIVATE[self.config.activation](self.gate(y_BTD))
+      y_BTF *= self.up(y_BTD)
       branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
       if hasattr(self, "shared_gate"):
         branch_BTD *= jax.nn.sigmoid(self.shared_gate(y_BTD))
-      if self.norms_branches:
+      if self.config.normed_branches:
         branch_BTD = self.after_shared_norm(branch_BTD)
       branches.append(branch_BTD)
     branch_BTD = functools.reduce(jnp.add, branches)
-    if self.sandwich:
+    if self.config.sandwich_norm:
       branch_BTD = self.after_mlp_norm(branch_BTD)
-    x_BTD = x_BTD + branch_BTD
+    return self._last(x_BTD + branch_BTD, input_BTP)
+
+  def _last(self, x_BTD: Array, input_BTP: Array | None) -> Array:
+    """Adds what the layer makes of the token itself, and scales the sum."""
+    if hasattr(self, "input_gate"):
+      y_BTP = ACTIVATE[self.config.activation](self.input_gate(x_BTD))
+      branch_BTD = self.input_out(y_BTP * input_BTP)
+      x_BTD = x_BTD + self.after_input_norm(branch_BTD)
     if hasattr(self, "layer_scale"):
       # It is no parameter of the published models, and stays as it is.
       scale = jax.lax.stop_gradient(self.layer_scale[...])
@@ -290,10 +324,31 @@ class Layer(nnx.Module):
     apply_experts: Callable[[Experts, Array], Array],
   ) -> Array:
     """Applies experts to y, or to x if they have norms of their own."""
-    if not self.norms_branches:
+    if not self.config.normed_branches:
       return apply_experts(self.experts, y_BTD)
-    y_BTD = normed(x_BTD, self.epsilon).astype(x_BTD.dtype)
+    y_BTD = normed(x_BTD, self.config.norm_epsilon).astype(x_BTD.dtype)
     return self.after_experts_norm(apply_experts(self.experts, y_BTD))
+
+
+class LayerInputs(nnx.Module):
+  """Inputs of every layer that are made of a token itself (Gemma 4).
+
+    (norm(W x / sqrt(D)) + sqrt(P) e) / sqrt(2)
+
+  e is the token's entry in `Stem.layer_embedding`, of P channels for each of L
+  layers, and x its embedding in hidden states, of D channels.
+  """
+
+  def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
+    shape = (c.num_layers, c.layer_input_dim)
+    self.projection = Projection((c.width,), shape, rngs=rngs)
+    self.norm = RMSNorm(c.layer_input_dim, c)
+
+  def __call__(self, x_BTD: Array, entry_BTM: Array) -> Array:
+    """Returns [L, B, T, P] of embeddings, and of entries for all layers."""
+    of_state = self.norm(self.projection(x_BTD) * x_BTD.shape[-1] ** -0.5)
+    of_token = entry_BTM.reshape(of_state.shape) * of_state.shape[-1] ** 0.5
+    return jnp.moveaxis((of_state + of_token) * 2**-0.5, 2, 0)
 
 
 class Stem(nnx.Module):
@@ -306,6 +361,11 @@ class Stem(nnx.Module):
       jax.random.normal(rngs.params(), (c.vocab_size, c.width)) * c.width**-0.5
     )
     self.final_norm = RMSNorm(c.width, c)
+    if c.layer_input_dim:
+      shape = (c.vocab_size, c.num_layers * c.layer_input_dim)
+      table_VM = jax.random.normal(rngs.params(), shape)
+      self.layer_embedding = nnx.Param(table_VM * c.layer_input_dim**-0.5)
+      self.layer_inputs = LayerInputs(c, rngs)
 
   def add_outputs(self, rngs: nnx.Rngs) -> None:
     """Adds an output matrix that is not the embedding, and the critic."""
@@ -346,58 +406,6 @@ def make_modules(
   }
   stem.add_outputs(rngs)
   return stem, layers
-
-
-def copying(params: dict[str, Any], gain: float) -> dict[str, Any]:
-  """Lets all layers but the first begin with heads that copy tokens.
-
-    o = gain v^T / G
-
-  A head adds a projection of the tokens that it attends to, which raises their
-  own logits where embeddings are tied. From random params a policy has to find
-  this map by training, one frequent token after another. The product of values
-  and outputs near the identity is what "mimetic initialization" takes from
-  trained models (arXiv:2305.09828); here the factors stay random, and a gain
-  makes the copy as large as what the layer adds to.
-
-  Args:
-    params: fresh ones, with stacked layers.
-    gain: 1 copies with about the norm of the attended states, of the part that
-      the heads see.
-
-  Returns:
-    The same params but for the output kernels of attention, [L, K, G, H, D]:
-    L layers, K key/value heads, G query heads of each, H channels, D width.
-
-  Raises `ConfigError` where heads make their values of latents.
-  """
-  is_first = True
-  for stack in STACKS:
-    if "attention" in params.get(stack, {}):
-      layers = _copying(params[stack], gain, is_first=is_first)
-      params, is_first = params | {stack: layers}, False
-  return params
-
-
-def _copying(
-  layers: dict[str, Any], gain: float, *, is_first: bool
-) -> dict[str, Any]:
-  attention = layers["attention"]
-  if "kv_up" in attention:
-    raise ConfigError(
-      "warm_start.copy_gain is for heads that make their values of hidden "
-      "states, and these make them of latents: set "
-      "--config.warm_start.copy_gain=0"
-    )
-  values = attention.get("v", attention["k"])
-  v_LDKH, o_LKGHD = values["kernel"], attention["o"]["kernel"]
-  transposed_LK1HD = jnp.moveaxis(v_LDKH, 1, 3)[:, :, None]
-  copying_LKGHD = jnp.broadcast_to(
-    gain / o_LKGHD.shape[2] * transposed_LK1HD, o_LKGHD.shape
-  )
-  o_LKGHD = jnp.concatenate([o_LKGHD[:is_first], copying_LKGHD[is_first:]])
-  o = attention["o"] | {"kernel": o_LKGHD}
-  return layers | {"attention": attention | {"o": o}}
 
 
 # Name of a kernel with its outputs first, as `Projection` has it.

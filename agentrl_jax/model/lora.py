@@ -84,7 +84,8 @@ class LoraConfig(Section, section="lora"):
     paths: dict[str, Path] = {}
     for name in sorted(self.targets, key=TARGETS.index):
       if name in IN_ATTENTION:
-        if not c.is_delta and not (name == "v" and c.keys_as_values):
+        absent = ("k", "v") if c.shares_kv else ("v",) * c.keys_as_values
+        if not c.is_delta and name not in absent:
           paths[name] = ("attention", name, "kernel")
       elif c.num_experts:
         paths[name] = ("experts", name)

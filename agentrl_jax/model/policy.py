@@ -192,17 +192,19 @@ class Policy:
     def follow(
       x_BTD: jax.Array,
       layer: Params,
-      replayed_BTK: jax.Array | None,
+      given: tuple[jax.Array | None, jax.Array | None],
+      shared: tuple[jax.Array, ...] | None,
       is_local: bool | jax.Array,
       stack: str,
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[jax.Array, tuple[jax.Array, ...], jax.Array | None]:
+      replayed_BTK, input_BTP = given
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
       choices: list[jax.Array] = []
       apply_experts = self._apply_experts(
         None if replayed_BTK is None else choices, replayed_BTK
       )
-      x_BTD = self._modules.layer(layer, stack).train(
+      x_BTD, kv = self._modules.layer(layer, stack).train(
         x_BTD,
         position_BT,
         remember
@@ -211,16 +213,19 @@ class Policy:
         apply_experts,
         place,
         is_local,
+        input_BTP,
+        shared,
       )
       same = [experts.is_same(choice, replayed_BTK) for choice in choices]
-      return x_BTD, same[0] if same else None
+      kept = kv if self.config.shared_kv_layers else ()
+      return x_BTD, kept, same[0] if same else None
 
-    replayed_LBTK = None
-    if expert_BTLK is not None:
-      replayed_LBTK = jnp.moveaxis(expert_BTLK, 2, 0)
+    replayed_LBTK = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), expert_BTLK)
     stem = self._modules.stem(params)
-    x_BTD = self._embed(params, token_BT, self.mesh)
-    x_BTD, same_LBT = self._loop.run(follow, x_BTD, params, replayed_LBTK)
+    x_BTD, input_LBTP = self._embed(params, token_BT, self.mesh)
+    x_BTD, same_LBT = self._loop.run(
+      follow, x_BTD, params, (replayed_LBTK, input_LBTP)
+    )
     return stem.final_norm(x_BTD), same_LBT
 
   def _window_of_rows(
@@ -328,7 +333,7 @@ class Policy:
     rows = ChunkRows([chunk.token_BC.shape for chunk in chunks])
     position_BC = rows.join([position for position, _ in at])
     stem, written = self._modules.stem(params), []
-    x_BCD = self._embed(
+    x_BCD, input_LBCP = self._embed(
       params, rows.join([chunk.token_BC for chunk in chunks]), None
     )
 
@@ -359,14 +364,17 @@ class Policy:
       return rows.join(mixed), pair
 
     num_arrays = len(self.config.cached_shapes)
-    for layer, stack, arrays, is_local in zip(
-      each_layer(self.config, params),
-      self.config.layer_stacks,
-      cache,
-      self.config.local_layers,
-      strict=True,
+    for n, (layer, stack, source, is_local) in enumerate(
+      zip(
+        each_layer(self.config, params),
+        self.config.layer_stacks,
+        self.config.kv_sources,
+        self.config.local_layers,
+        strict=True,
+      )
     ):
       window = self.config.window if is_local else 0
+      arrays = cache[n] if source == n else written[source]
       kept = arrays[num_arrays:]
       choices: list[jax.Array] = []
       apply_experts = self._apply_experts(
@@ -382,17 +390,31 @@ class Policy:
         else functools.partial(attend, window=window),
         apply_experts,
         is_local,
+        None if input_LBCP is None else input_LBCP[n],
       )
       if choices:
         kept = (write(kept[0], choices[0][:, :, None]),)
-      written.append((*arrays, *kept))
+      written.append((*arrays, *kept) if source == n else ())
     return rows.split(stem.final_norm(x_BCD)), tuple(written)
 
   def _embed(
     self, params: Params, token_BT: jax.Array, mesh: Mesh | None
-  ) -> jax.Array:
-    x_BTD = _look_up(params["embedding"], token_BT, mesh, self.compute.dtype)
-    return x_BTD * self.config.embedding_scale
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the first hidden states, and what each layer reads [L, B, T, P].
+
+    The latter is None where layers read hidden states alone.
+    """
+    look_up = functools.partial(
+      _look_up, token_BT=token_BT, mesh=mesh, dtype=self.compute.dtype
+    )
+    x_BTD = look_up(params["embedding"]) * self.config.embedding_scale
+    if not self.config.layer_input_dim:
+      return x_BTD, None
+    entry_BTM = look_up(params["layer_embedding"])
+    inputs = {"layer_inputs": params["layer_inputs"]}
+    gathered = sharding.gathered(inputs, mesh, self.compute.dtype)
+    stem = self._modules.stem(params | gathered)
+    return x_BTD, stem.layer_inputs(x_BTD, entry_BTM)
 
   def _apply_experts(
     self,

@@ -27,12 +27,7 @@ from jax.experimental.mesh_utils import (
   create_device_mesh,
   create_hybrid_device_mesh,
 )
-from jax.sharding import (
-  Mesh,
-  NamedSharding,
-  PartitionSpec,
-  SingleDeviceSharding,
-)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.keys import Section, key
@@ -56,7 +51,11 @@ MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 # Logical axes of each parameter, by the end of its path.
 LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "embedding": ("vocab", "width"),
+  "layer_embedding": ("vocab", "width"),
   "head/kernel": ("width", "vocab"),
+  "layer_inputs/projection/kernel": ("width", None, None),
+  "input_gate/kernel": ("width", None),
+  "input_out/kernel": (None, "width"),
   "q/kernel": ("width", "kv_heads", "heads", "channels"),
   "q/bias": ("kv_heads", "heads", "channels"),
   "k/kernel": ("width", "kv_heads", "channels"),
@@ -384,19 +383,6 @@ def param_shardings(params, mesh: Mesh):
 def is_split(mesh: Mesh | None) -> bool:
   """Says if the mesh has more than one device."""
   return mesh is not None and mesh.size > 1
-
-
-def only_device(mesh: Mesh | None) -> SingleDeviceSharding | None:
-  """Returns the place of arrays where there is one device, else None.
-
-  An array of no place is placed by the first program that returns it, and JAX
-  then compiles the next call of the same program again. Without a mesh, params
-  may lie on any of several devices.
-  """
-  devices = jax.local_devices() if mesh is None else mesh.devices.flat
-  if len(devices) > 1:
-    return None
-  return SingleDeviceSharding(devices[0])  # type: ignore[no-untyped-call]
 
 
 def constrain(mesh: Mesh | None, x: jax.Array, *axes: str | None) -> jax.Array:

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -21,8 +21,8 @@ from jax.sharding import Mesh
 from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.keys import Section, key
 from agentrl_jax.losses import Mean, RatioMoments
-from agentrl_jax.model import experts, sharding
-from agentrl_jax.model.compiler_options import check_known
+from agentrl_jax.model import sharding
+from agentrl_jax.model.compiler_options import Options
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.decoder import FIXED
 from agentrl_jax.model.lora import LoraConfig
@@ -37,6 +37,7 @@ from agentrl_jax.train.metrics import (
 )
 from agentrl_jax.train.objective import Metrics, Objective
 from agentrl_jax.train.train_batch import TrainBatch, batch_shardings, on_mesh
+from agentrl_jax.train.weights import expert_load
 
 _log = logging.getLogger(__name__)
 MOST_NOT_FINITE = 5  # updates in a row, with which a stage ends
@@ -268,14 +269,14 @@ class Learner:
     totals, metrics = sums
     loss = metrics["loss"]
     weight = jnp.where(loss.weight > 0, loss.weight, 1)  # it may be below 1
-    totals, load_LE = experts.split_load(totals)
+    totals, load_LE = expert_load.split_load(totals)
     grads = jax.tree.map(lambda g: g / weight, totals)
     updates, optimizer = self._optimizer.update(
       grads, state.optimizer, state.params
     )
     if load_LE is not None:
-      updates = experts.balance(updates, load_LE, self._expert_bias_rate)
-      uneven = Mean(experts.imbalance(load_LE), jnp.ones(()))
+      updates = expert_load.balance(updates, load_LE, self._expert_bias_rate)
+      uneven = Mean(expert_load.imbalance(load_LE), jnp.ones(()))
       metrics |= {"expert_load": uneven}
     norm = optax.tree.norm(grads)
     is_finite = jnp.isfinite(norm) & jnp.isfinite(loss.total)
@@ -419,3 +420,30 @@ def _is_trained(params: Params) -> Params:
   return jax.tree_util.tree_map_with_path(
     lambda path, _: path[-1].key not in FIXED, params
   )
+
+
+def check_known(options: Options | None, mesh: Mesh | None) -> None:
+  """Raises `ConfigError` if the compiler of a mesh refuses these options."""
+  if options:
+    device = None if mesh is None else mesh.devices.flat[0]
+    _compile_nothing(frozenset(options.items()), device)
+
+
+@cache
+def _compile_nothing(
+  options: frozenset[tuple[str, bool | int | float | str]],
+  device: jax.Device | None,
+) -> None:
+  place = None if device is None else jax.sharding.SingleDeviceSharding(device)
+  nothing: Any = jax.ShapeDtypeStruct((), "int32", sharding=place)  # type: ignore[no-untyped-call]
+  function = jax.jit(lambda x: x, compiler_options=dict(options))
+  platforms = None if device is None else (device.platform,)
+  try:
+    function.trace(nothing).lower(lowering_platforms=platforms).compile()
+  except jax.errors.JaxRuntimeError as error:
+    raise ConfigError(
+      f"the compiler refuses compute.compiler_options: {error}; take that "
+      "option away, or all of them with "
+      "--config.compute.compiler_options=none, which moves more bytes between "
+      "chips and computes the same"
+    ) from error

@@ -60,6 +60,9 @@ _SHAPES = (
   "keys_as_values",
   "normed_branches",
   "value_norm",
+  "shared_kv_layers",
+  "double_wide_mlp",
+  "layer_input_dim",
   "layer_scale",
 )
 

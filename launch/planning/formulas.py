@@ -146,7 +146,8 @@ def gradient_bytes(settings: Settings) -> float:
   )
   entries = c.vocab_size / mesh["tensor"]
   here = _tokens_of_chip(settings)
-  kept = c.num_layers * c.width
+  # Of what layers read of a token, which are inputs too, also a gradient.
+  kept = c.num_layers * (c.width + 2 * c.layer_input_dim)
   if settings.compute.remat in ("none", "dots"):
     kept = 7 * kept + 4 * roofline.mlp_channels(c)
   scanned = 0.0

@@ -26,6 +26,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import STATES_PER_SLOT, EngineConfig
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
+from agentrl_jax.rollout.engine.cache import arrays
 from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from agentrl_jax.train.train_batch import TrainBatch, batch_shardings
 from launch.config.settings import Settings
@@ -378,9 +379,9 @@ def _unread(
   of_tokens = functools.partial(roofline.cached, settings.model)
   read = of_tokens(lambda window: min(filled, window or filled))
   share: float = answers * read / of_tokens(lambda _: num_slots * length)
-  states: list[jax.Array] = []
-  kv.map_cache(cache, state=states.append)
-  of_states = bytes_per_chip(states)
+  of_states = bytes_per_chip(
+    [layer[:2] for layer in cache if kv.has_state(layer)]
+  )
   copies = of_states * (1 - 1 / STATES_PER_SLOT)
   return (bytes_per_chip(cache) - of_states) * (1 - share) + copies
 
@@ -424,7 +425,7 @@ def slot_cache(
   return jax.tree.map(
     lambda leaf, where: shape(leaf.shape, leaf.dtype, where),
     cache,
-    kv.places(cache, split),
+    arrays.places(cache, split),
   )
 
 

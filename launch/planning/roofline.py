@@ -143,7 +143,12 @@ def layers_weights(c: ModelConfig) -> int:
   values = c.delta_heads * c.delta_value_dim
   remembering = c.delta_channels + 2 * (values + c.delta_heads)
   routers = c.num_mixtures * (c.num_experts + c.shared_gate)
-  others = c.num_delta * remembering + routers + 3 * mlp_channels(c)
+  # Into what a layer reads of a token: of hidden states, and twice of its own.
+  others = (
+    c.num_delta * remembering
+    + routers
+    + 3 * (mlp_channels(c) + c.num_layers * c.layer_input_dim)
+  )
   return attending + c.width * others
 
 
@@ -151,7 +156,10 @@ def attention_weights(c: ModelConfig) -> int:
   """Number of the weights of a layer's attention."""
   queries = c.num_heads * c.head_dim
   if not c.latent_dim:
-    keys = (2 - c.keys_as_values) * c.num_kv_heads * c.head_dim
+    # None where those of another layer are read.
+    keys = (0 if c.shares_kv else 2 - c.keys_as_values) * (
+      c.num_kv_heads * c.head_dim
+    )
     return c.width * ((2 + c.attention_gate) * queries + keys)
   values = c.num_heads * c.value_dim
   still = queries - c.num_heads * c.rotary_key_dim
@@ -169,7 +177,7 @@ def head_channels(c: ModelConfig) -> float:
 def mlp_channels(c: ModelConfig) -> int:
   """Channels of all layers' MLPs that a token has: its experts', if any."""
   if not c.num_experts:
-    return c.num_layers * c.mlp_width
+    return sum(len(n) * of.mlp_width for of, n in c.stacks.values())
   chosen = (c.experts_per_token + c.shared_experts) * c.mlp_width
   return c.num_mixtures * chosen + c.dense_layers * c.dense_mlp_width
 
@@ -211,8 +219,10 @@ def head_weights(c: ModelConfig) -> int:
 
 
 def embedding_params(c: ModelConfig) -> int:
-  """Numbers of the embedding, and of the output matrix if it is another."""
-  return (1 if c.tied_embedding else 2) * head_weights(c)
+  """Numbers of the embeddings, and of the output matrix if it is another."""
+  return (1 if c.tied_embedding else 2) * head_weights(c) + (
+    c.vocab_size * c.num_layers * c.layer_input_dim
+  )
 
 
 def layer_params(c: ModelConfig) -> int:
@@ -366,7 +376,7 @@ def cached(c: ModelConfig, of_window: Callable[[int], float]) -> float:
   return sum(
     cached_numbers(of) * of_window(c.window * is_local)
     for of, is_local in zip(of_layer, c.local_layers, strict=True)
-    if not of.is_delta
+    if not (of.is_delta or of.shares_kv)
   )
 
 

@@ -7,13 +7,14 @@ import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import decoder, sharding
+from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.weights.checkpoint import Checkpoints
+from agentrl_jax.train.weights.copying import copying
 from launch.config.architecture import read_architecture
 from launch.config.checks import check_mesh
 from launch.config.settings import Settings, read_settings
@@ -29,7 +30,7 @@ def fresh_params(settings: Settings, policy: Policy) -> Params:
     params = policy.init(jax.random.key(settings.seed))
     if not settings.warm_start.copy_gain:
       return params
-    return decoder.copying(params, settings.warm_start.copy_gain)
+    return copying(params, settings.warm_start.copy_gain)
 
   if policy.mesh is None:
     return make()

@@ -14,7 +14,8 @@ import pytest
 
 from agentrl_jax.model import experts, sharding
 from agentrl_jax.model.attention import cached, packed
-from agentrl_jax.model.compiler_options import check_known, compiler_options
+from agentrl_jax.model.compiler_options import compiler_options
+from agentrl_jax.train.learner import check_known
 from tests.settings import compute_config
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.slow]

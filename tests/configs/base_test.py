@@ -20,8 +20,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = ("agentrl_jax", "launch")
 # Names that look like keys: of tensors, files and kinds of OpenAI's objects.
 OTHER_NAMES = re.compile(
-  r"model\.(layers|norm|embed_tokens|language_model)\b|chat\.completion"
-  r"|tokenizer\.(ggml|chat_template)"  # of GGUF files
+  r"model\.(layers|norm|embed_tokens|(embed_tokens_)?per_layer|language_model)"
+  r"|chat\.completion|tokenizer\.(ggml|chat_template)"  # of GGUF files
   r"|\.(json|jsonl|html|txt|safetensors)$"
 )
 CONFIG = base.get_config()

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
+from agentrl_jax.model.checksums import checksums, named_leaves
+from agentrl_jax.train.weights.checkpoint import describe_leaf
 
 
 def reference(leaf) -> int:
@@ -62,8 +63,7 @@ class ChecksumsTest(parameterized.TestCase):
 
   def test_names_and_descriptions(self):
     tree = {"b": {"kernel": jnp.ones((2, 3))}, "a": (jnp.ones(4, "bfloat16"),)}
-    self.assertEqual(list(named_leaves(tree)), ["a.0", "b.kernel"])
     self.assertEqual(
-      [describe_leaf(leaf) for leaf in jax.tree.leaves(tree)],
-      ["bfloat16[4]", "float32[2, 3]"],
+      {name: describe_leaf(leaf) for name, leaf in named_leaves(tree).items()},
+      {"a.0": "bfloat16[4]", "b.kernel": "float32[2, 3]"},
     )

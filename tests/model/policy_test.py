@@ -79,6 +79,18 @@ GEMMA_4 = {
   "layer_scale": True,
   "logit_cap": 3.0,
 }
+# The last layers read keys and values of the first, and all read the token.
+# Of both there are a period and a layer more. Epsilon as for QWEN3_NEXT.
+GEMMA_4_E2B = GEMMA_4 | {
+  "num_layers": 6,
+  "shared_kv_layers": 3,
+  "norm_epsilon": 1e-2,
+  "double_wide_mlp": True,
+  "layer_input_dim": 10,
+  "query_pre_attn_scalar": 0,
+  "keys_as_values": False,
+  "global_kv_heads": 0,
+}
 LATENTS = {
   "qk_norm": False,
   "num_kv_heads": 4,
@@ -152,6 +164,7 @@ VARIANTS = (
     | {"rope_type": "yarn", "rope_mscale": 0.8, "rope_attention_factor": 1.1},
   ),
   ("gemma4_moe", GEMMA_4_MOE),
+  ("gemma4_e2b", GEMMA_4_E2B),
 )
 
 
@@ -316,14 +329,14 @@ class PolicyTest(parameterized.TestCase):
   def test_params_are_plain(self):
     policy = Policy(CONFIG, COMPUTE)
     params = policy.init(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(params)
     self.assertEqual(
-      jax.tree.structure(params), jax.tree.structure(policy.abstract_params())
-    )
-    self.assertTrue(
-      all(isinstance(x, jax.Array) for x in jax.tree.leaves(params))
-    )
-    self.assertEqual(
-      num_params(params), sum(x.size for x in jax.tree.leaves(params))
+      (tree, {isinstance(x, jax.Array) for x in leaves}, num_params(params)),
+      (
+        jax.tree.structure(policy.abstract_params()),
+        {True},
+        sum(x.size for x in leaves),
+      ),
     )
 
 
@@ -345,6 +358,8 @@ class ComputeTest(parameterized.TestCase):
     ("blocks", {"attention_block": 5}),
     ("delta", {"scan_layers": True, "remat": "full"}, QWEN3_NEXT),
     ("kept", {"scan_layers": True, "remat": "attention"}, QWEN3_5),
+    ("shared", {"scan_layers": True}, GEMMA_4_E2B | {"num_layers": 8}),
+    ("shared_again", {"scan_layers": True, "remat": "full"}, GEMMA_4_E2B),
   )
   @pytest.mark.slow
   def test_changes_nothing(self, settings, changes=MappingProxyType({})):
@@ -410,9 +425,11 @@ class ComputeTest(parameterized.TestCase):
     half = Policy(policy.config, compute_config(dtype="bfloat16"))
     batch = rows([9, 6, 4])
     wanted, found = (p.hidden(params, *batch) for p in (policy, half))
-    self.assertEqual(found.dtype, jnp.bfloat16)
     np.testing.assert_allclose(found, wanted, atol=0.15)
-    self.assertEqual(half.logits(params, *batch).dtype, jnp.float32)
+    self.assertEqual(
+      (found.dtype, half.logits(params, *batch).dtype),
+      (jnp.bfloat16, jnp.float32),
+    )
 
 
 class CriticTest(absltest.TestCase):

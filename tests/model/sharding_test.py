@@ -16,6 +16,7 @@ from launch.planning import chips
 from launch.planning.chips import parse_slice
 from tests.model.policy_test import (
   CONFIG,
+  GEMMA_4_E2B,
   GEMMA_4_MOE,
   GLM_4_5,
   LATENTS,
@@ -33,6 +34,7 @@ class ShardingTest(absltest.TestCase):
       QWEN3_NEXT,
       {},
       GEMMA_4_MOE,
+      GEMMA_4_E2B,
     ):
       policy = Policy(dataclasses.replace(CONFIG, **changes), COMPUTE)
       mesh = sharding.make_mesh({}, jax.devices()[:1])
@@ -42,17 +44,14 @@ class ShardingTest(absltest.TestCase):
       )
 
   def test_specs(self):
-    self.assertEqual(
-      sharding.param_spec(("layers", "down", "kernel")),
-      PartitionSpec(None, "tensor", "fsdp"),
-    )
-    self.assertEqual(
-      sharding.param_spec(("layers", "3", "down", "kernel")),
-      PartitionSpec("tensor", "fsdp"),
-    )
-    self.assertEqual(
-      sharding.param_spec(("embedding",)), PartitionSpec("tensor", "fsdp")
-    )
+    wanted = {
+      ("layers", "down", "kernel"): PartitionSpec(None, "tensor", "fsdp"),
+      ("layers", "3", "down", "kernel"): PartitionSpec("tensor", "fsdp"),
+      ("embedding",): PartitionSpec("tensor", "fsdp"),
+      ("layer_embedding",): PartitionSpec("tensor", "fsdp"),
+    }
+    found = {path: sharding.param_spec(path) for path in wanted}
+    self.assertEqual(found, wanted)
 
   def test_a_parameter_without_a_place(self):
     with self.assertRaisesRegex(ConfigError, "layers/router has no logical"):

@@ -19,7 +19,8 @@ CONTEXT = 96
 
 
 # What each kind of cache holds, in families that are published: keys and
-# values; latents, which all heads share; those of two shapes; and states.
+# values; latents, which all heads share; those of two shapes; those that later
+# layers read too; and states.
 KINDS = {
   "plain": {},
   "latents": {
@@ -36,6 +37,15 @@ KINDS = {
     "global_kv_heads": 1,
     "keys_as_values": True,
     "value_norm": True,
+  },
+  "shared": {
+    "num_layers": 4,
+    "window": 12,
+    "window_period": 2,
+    "global_head_dim": 12,
+    "value_norm": True,
+    "shared_kv_layers": 2,
+    "layer_input_dim": 6,
   },
   "states": {
     "num_layers": 3,

@@ -210,11 +210,14 @@ def from_model_config(
     "torch_dtype": dtype,
     "pad_token_id": None,  # by default GLM-4's own, in any vocabulary
   }
-  described |= write_latents(config)
   act = "hidden_act" if config.activation == "silu" else "hidden_activation"
-  described[act] = _ACTIVATIONS[config.activation]
   has_types = bool(FAMILIES[name].window_period)
-  described |= write_windows(config, has_types=has_types) | write_delta(config)
+  described |= (
+    write_latents(config)
+    | {act: _ACTIVATIONS[config.activation]}
+    | write_windows(config, has_types=has_types)
+    | write_delta(config)
+  )
   if FAMILIES[name].default_rotary_share != 1:
     described["partial_rotary_factor"] = config.partial_rotary_factor
   if config.expert_bias:
@@ -273,6 +276,7 @@ def family_of(config: ModelConfig) -> str:
     and family.delta == bool(config.delta_heads)
     and family.scaled_embedding == is_scaled
     and family.value_norm == bool(config.global_head_dim)
+    and family.value_norm >= bool(config.layer_input_dim)
     and all(
       key in family.defaults or not getattr(config, field)
       for key, field in OF_WINDOWS.items()
@@ -413,15 +417,17 @@ def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
     }
   if not family.sigmoid_router:
     return _experts(described, _EXPERTS[:2], normed=False)
+  key = "routed_scaling_factor"
   read = _experts(described, _EXPERTS[2:0:-1], normed=True) | {
-    field: read_size({key: 1} | dict(described), key, least=0)
-    for key, field in _SIGMOID.items()
+    "qk_norm": read_flag(described, "use_qk_norm", absent=False),
+    "expert_scale": read_number({key: 1.0} | dict(described), key),
+    **{
+      field: read_size({key: 1} | dict(described), key, least=0)
+      for key, field in _SIGMOID.items()
+    },
   }
   if "mlp_layer_types" in family.defaults:
     read["dense_layers"] = read_dense_layers(described)
-  read["qk_norm"] = read_flag(described, "use_qk_norm", absent=False)
-  key = "routed_scaling_factor"
-  read["expert_scale"] = read_number({key: 1.0} | dict(described), key)
   if read["dense_layers"]:
     read["dense_mlp_width"] = read_size(described, "intermediate_size")
   return read

@@ -133,6 +133,7 @@ _GEMMA4 = dict(
   logit_cap=30.0,
   tied=True,
 )
+_small_gemma4 = functools.partial(_gemma4, window=512, layer_input_dim=256)
 _olmo2 = functools.partial(
   _model,
   vocab_size=100_352,
@@ -262,6 +263,19 @@ PRESETS: Mapping[str, ModelConfig] = {
   "gemma-3-12b": _seeing_gemma3(3840, 48, 16, 15_360),
   "gemma-3-27b": _seeing_gemma3(
     5376, 62, 32, 21_504, kv_heads=16, head_dim=128, query_pre_attn_scalar=168
+  ),
+  "gemma-4-e2b": _small_gemma4(
+    1536,
+    35,
+    8,
+    6144,
+    kv_heads=1,
+    window_period=5,
+    shared_kv_layers=20,
+    double_wide_mlp=True,
+  ),
+  "gemma-4-e4b": _small_gemma4(
+    2560, 42, 8, 10_240, kv_heads=2, shared_kv_layers=18
   ),
   "gemma-4-31b": _gemma4(
     5376,

@@ -154,8 +154,7 @@ class _Filling:
   def __init__(
     self, policy: Policy, family: str, mesh: Mesh, dtype, *, fused_experts: bool
   ):
-    self._tied = policy.config.tied_embedding
-    self._num_layers = policy.config.num_layers
+    self._config = policy.config
     self._spare = FAMILIES[family].spare
     self._dtype = dtype
     self._places = places(policy.config, family, fused_experts=fused_experts)
@@ -168,7 +167,9 @@ class _Filling:
     """Writes a tensor into the leaves that share it."""
     known = text_name(name)
     if known not in self._wanted:
-      if self.predicting is not None and self._is_after_last(name):
+      if self.predicting is not None and (
+        _layer_of(name) >= self._config.num_layers
+      ):
         self.predicting += 1
       elif not self._is_spare(name) and 0 not in file.entries[name].shape:
         raise CheckpointError(
@@ -228,14 +229,26 @@ class _Filling:
     place = self._places.get(path)
     return (place and place.dtype) or self._dtype
 
-  def _is_after_last(self, name: str) -> bool:
-    layer = re.match(r"model\.layers\.(\d+)\.", name)
-    return bool(layer) and int(layer[1]) >= self._num_layers
-
   def _is_spare(self, name: str) -> bool:
-    """Accepts the embedding under the head's name, as in some tied models."""
-    is_head = self._tied and text_name(name) == HEAD
-    return name.endswith(_SPARE) or name.startswith(self._spare) or is_head
+    """Accepts the embedding under the head's name, as in some tied models.
+
+    And keys and values of layers that read those of others, as published.
+    """
+    c, known = self._config, text_name(name)
+    part = known.partition("self_attn.")[2]
+    is_sharing = c.num_own_kv <= _layer_of(known) < c.num_layers
+    return (
+      name.endswith(_SPARE)
+      or name.startswith(self._spare)
+      or (c.tied_embedding and known == HEAD)
+      or (is_sharing and part.startswith(("k_", "v_")))
+    )
+
+
+def _layer_of(tensor: str) -> int:
+  """Reads the number of a tensor's layer; -1 if it belongs to none."""
+  layer = re.match(r"model\.layers\.(\d+)\.", tensor)
+  return int(layer[1]) if layer else -1
 
 
 def _by_path(tree: Params) -> dict[Path, Any]:

@@ -115,21 +115,12 @@ def places(
   """
   c, f = config, FAMILIES[family]
   found = {
-    ("embedding",): Place(
-      tensor=EMBEDDING,
-      matrix=(c.vocab_size, c.width),
-      shape=(c.vocab_size, c.width),
-      order=(0, 1),
-    ),
+    ("embedding",): _table(EMBEDDING, c.vocab_size, c.width),
     ("final_norm", "scale"): _vector("model.norm.weight", c.width),
+    **_layer_inputs(c),
   }
   if not c.tied_embedding:
-    found["head", "kernel"] = Place(
-      tensor=HEAD,
-      matrix=(c.vocab_size, c.width),
-      shape=(c.vocab_size, c.width),
-      order=(1, 0),
-    )
+    found["head", "kernel"] = _matrix(HEAD, c.vocab_size, c.width)
   for stack, (c, numbers) in config.stacks.items():
     attention = _latent_attention if c.latent_dim else _attention
     mixer = _delta(c) if c.is_delta else attention(c, f.interleaved_rotary)
@@ -178,88 +169,137 @@ def _vector(tensor: str, size: int) -> Place:
   return Place(tensor=tensor, matrix=(size,), shape=(size,), order=(0,))
 
 
+def _table(tensor: str, *shape: int) -> Place:
+  """Places a matrix whose axes are the leaf's in the same order."""
+  return Place(tensor=tensor, matrix=shape, shape=shape, order=(0, 1))
+
+
+def _matrix(
+  tensor: str,
+  outputs: int | tuple[int, ...],
+  inputs: int | tuple[int, ...],
+  **others: Any,
+) -> Place:
+  """Places a kernel, whose axes of outputs come first in the file."""
+  outputs, inputs = (
+    (n,) if isinstance(n, int) else n for n in (outputs, inputs)
+  )
+  axes = range(len(outputs) + len(inputs))
+  return Place(
+    **{
+      "tensor": tensor,
+      "matrix": (math.prod(outputs), math.prod(inputs)),
+      "shape": (*outputs, *inputs),
+      "order": (*axes[len(outputs) :], *axes[: len(outputs)]),
+    }
+    | others
+  )
+
+
+_SANDWICHES = {
+  "gemma": {
+    "after_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "after_mlp_norm": "post_feedforward_layernorm",
+  },
+  "glm": {
+    "after_attention_norm": "post_self_attn_layernorm",
+    "after_mlp_norm": "post_mlp_layernorm",
+  },
+  "olmo": {
+    "after_attention_norm": "post_attention_layernorm",
+    "after_mlp_norm": "post_feedforward_layernorm",
+  },
+}
+
+
 def _norms(c: ModelConfig) -> dict[Path, Place]:
-  names = {"attention_norm": "input_layernorm"} if c.pre_norm else {}
-  if (c.zero_centered_norm or c.value_norm) and c.sandwich_norm:
-    names["after_attention_norm"] = "post_attention_layernorm"
-    names["mlp_norm"] = "pre_feedforward_layernorm"
-    names["after_mlp_norm"] = "post_feedforward_layernorm"
-  elif c.sandwich_norm and c.pre_norm:
-    names["after_attention_norm"] = "post_self_attn_layernorm"
-    names["after_mlp_norm"] = "post_mlp_layernorm"
-  elif c.sandwich_norm:
-    names["after_attention_norm"] = "post_attention_layernorm"
-    names["after_mlp_norm"] = "post_feedforward_layernorm"
-  # With norms on either side this one is named after what stands before it too.
+  names = {}
   if c.pre_norm:
-    names.setdefault("mlp_norm", "post_attention_layernorm")
+    # With norms on either side the latter, too, is named after what stands
+    # before it.
+    names = {
+      "attention_norm": "input_layernorm",
+      "mlp_norm": "post_attention_layernorm",
+    }
+  if c.sandwich_norm:
+    of = "gemma" if c.zero_centered_norm or c.value_norm else "glm"
+    names |= _SANDWICHES[of if c.pre_norm else "olmo"]
   found = {
     (ours, "scale"): _vector(f"{_LAYER}.{theirs}.weight", c.width)
     for ours, theirs in names.items()
   }
   if c.layer_scale:
     found[("layer_scale",)] = _vector(f"{_LAYER}.layer_scalar", 1)
-  return found
+  if not c.layer_input_dim:
+    return found
+  tensor, sizes = f"{_LAYER}.per_layer", (c.layer_input_dim, c.width)
+  return found | {
+    ("input_gate", "kernel"): _matrix(f"{tensor}_input_gate.weight", *sizes),
+    ("input_out", "kernel"): _matrix(
+      f"{tensor}_projection.weight", *sizes[::-1]
+    ),
+    ("after_input_norm", "scale"): _vector(
+      f"{_LAYER}.post_per_layer_input_norm.weight", c.width
+    ),
+  }
+
+
+def _layer_inputs(c: ModelConfig) -> dict[Path, Place]:
+  """Gemma 4's: what layers read of a token, all in one tensor."""
+  if not c.layer_input_dim:
+    return {}
+  shape = (c.num_layers, c.layer_input_dim)
+  return {
+    ("layer_embedding",): _table(
+      "model.embed_tokens_per_layer.weight", c.vocab_size, math.prod(shape)
+    ),
+    ("layer_inputs", "projection", "kernel"): _matrix(
+      "model.per_layer_model_projection.weight", shape, c.width
+    ),
+    ("layer_inputs", "norm", "scale"): _vector(
+      "model.per_layer_projection_norm.weight", c.layer_input_dim
+    ),
+  }
 
 
 def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
   q_shape = (c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
   gate = c.head_dim if c.attention_gate else 0  # channels after the queries'
-  heads = {
+  module = f"{_LAYER}.self_attn"
+  found: dict[Path, Place] = {}
+  for name, shape in {
     "q": (*q_shape[:2], c.head_dim + gate),
     "k": (c.num_kv_heads, c.head_dim),
     "v": (c.num_kv_heads, c.head_dim),
-  }
-  found: dict[Path, Place] = {}
-  if c.keys_as_values:
-    del heads["v"]
-  for name, shape in heads.items():
-    axes = len(shape)
-    turns = (
-      {"interleaved": axes - 1, "rotary": c.rotary_channels}
-      if interleaved and name != "v"
-      else {}
-    )
-    tensor = f"{_LAYER}.self_attn.{name}_proj"
-    found["attention", name, "kernel"] = Place(
-      tensor=f"{tensor}.weight",
-      matrix=(math.prod(shape), c.width),
-      shape=(*shape, c.width),
-      order=(axes, *range(axes)),
-      **turns,
-    )
+  }.items():
+    if name != "q" and c.shares_kv or name == "v" and c.keys_as_values:
+      continue
+    axes, tensor = len(shape), f"{module}.{name}_proj"
+    turns = {"interleaved": axes - 1, "rotary": c.rotary_channels}
+    if not interleaved or name == "v":
+      turns = {}
+    found[name, "kernel"] = _matrix(f"{tensor}.weight", shape, c.width, **turns)
     if c.qkv_bias:
-      found["attention", name, "bias"] = Place(
-        tensor=f"{tensor}.bias",
-        matrix=(math.prod(shape),),
+      found[name, "bias"] = dataclasses.replace(
+        _vector(f"{tensor}.bias", math.prod(shape)),
         shape=shape,
         order=tuple(range(axes)),
         **turns,
       )
     if c.qk_norm and name != "v":
-      found["attention", f"{name}_norm", "scale"] = _vector(
-        f"{_LAYER}.self_attn.{name}_norm.weight",
+      found[f"{name}_norm", "scale"] = _vector(
+        f"{module}.{name}_norm.weight",
         math.prod(shape) if c.joint_qk_norm else c.head_dim,
       )
-  found["attention", "o", "kernel"] = Place(
-    tensor=f"{_LAYER}.self_attn.o_proj.weight",
-    matrix=(c.width, math.prod(q_shape)),
-    shape=(c.width, *q_shape),
-    order=(1, 2, 3, 0),
-  )
   if c.sinks:
-    heads_of = (c.num_kv_heads, c.num_heads // c.num_kv_heads)
-    found["attention", "sinks"] = Place(
-      tensor=f"{_LAYER}.self_attn.sinks",
-      matrix=(c.num_heads,),
-      shape=heads_of,
-      order=(0, 1),
+    found["sinks",] = dataclasses.replace(
+      _vector(f"{module}.sinks", c.num_heads), shape=q_shape[:2], order=(0, 1)
     )
   if c.o_bias:
-    found["attention", "o", "bias"] = _vector(
-      f"{_LAYER}.self_attn.o_proj.bias", c.width
-    )
-  return found
+    found["o", "bias"] = _vector(f"{module}.o_proj.bias", c.width)
+  found["o", "kernel"] = _matrix(f"{module}.o_proj.weight", c.width, q_shape)
+  return {("attention", *path): place for path, place in found.items()}
 
 
 def _latent_attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
@@ -267,16 +307,18 @@ def _latent_attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
   num_still, inner = c.head_dim - c.rotary_key_dim, c.query_rank or c.width
 
   def matrix(
-    tensor: str, outputs: tuple[int, ...], inputs: int, still: int | None = None
+    tensor: str,
+    outputs: tuple[int, ...],
+    inputs: int | tuple[int, ...],
+    still: int | None = None,
   ) -> Place:
-    axes = len(outputs)
-    turns = interleaved and still is not None
-    return Place(
-      tensor=f"{_LAYER}.self_attn.{tensor}.weight",
-      matrix=(math.prod(outputs), inputs),
-      shape=(*outputs, inputs),
-      order=(axes, *range(axes)),
-      interleaved=axes - 1 if turns else None,
+    return _matrix(
+      f"{_LAYER}.self_attn.{tensor}.weight",
+      outputs,
+      inputs,
+      interleaved=len(outputs) - 1
+      if interleaved and still is not None
+      else None,
       rotary=c.rotary_key_dim,
       still=still or 0,
     )
@@ -293,12 +335,7 @@ def _latent_attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
     "kv_up": matrix(
       "kv_b_proj", (c.num_heads, num_still + c.value_dim), c.latent_dim
     ),
-    "o": Place(
-      tensor=f"{_LAYER}.self_attn.o_proj.weight",
-      matrix=(c.width, c.num_heads * c.value_dim),
-      shape=(c.width, c.num_heads, 1, c.value_dim),
-      order=(1, 2, 3, 0),
-    ),
+    "o": matrix("o_proj", (c.width,), (c.num_heads, 1, c.value_dim)),
   }
   norms = {"kv_norm": ("kv_a", c.latent_dim)}
   if c.query_rank:
@@ -349,12 +386,7 @@ def _delta(c: ModelConfig) -> dict[Path, Place]:
       dtype="float32",
     )
   found["norm", "scale"] = _vector(f"{module}.norm.weight", c.delta_value_dim)
-  found["o", "kernel"] = Place(
-    tensor=f"{module}.out_proj.weight",
-    matrix=(c.width, math.prod(values)),
-    shape=(c.width, *values),
-    order=(1, 2, 3, 0),
-  )
+  found["o", "kernel"] = _matrix(f"{module}.out_proj.weight", c.width, values)
   return {("delta", *path): place for path, place in found.items()}
 
 
@@ -399,11 +431,8 @@ def _mlps(
     return found
   if not c.shared_gate:
     return found | _mlp(c, c.shared_width, "mlp.shared_experts")
-  found["shared_gate", "kernel"] = Place(
-    tensor=f"{_LAYER}.mlp.shared_expert_gate.weight",
-    matrix=(1, c.width),
-    shape=(1, c.width),
-    order=(1, 0),
+  found["shared_gate", "kernel"] = _matrix(
+    f"{_LAYER}.mlp.shared_expert_gate.weight", 1, c.width
   )
   return found | _mlp(c, c.shared_width, "mlp.shared_expert")
 
@@ -411,38 +440,29 @@ def _mlps(
 def _mlp(
   c: ModelConfig, mlp_width: int, module: str, *, fused: bool = False
 ) -> dict[Path, Place]:
-  found: dict[Path, Place] = {}
-  for n, name in enumerate(("gate", "up")):
-    found[name, "kernel"] = Place(
-      tensor=f"{_LAYER}.{module}.{'gate_up' if fused else name}_proj.weight",
-      matrix=(mlp_width * (2 if fused else 1), c.width),
-      shape=(mlp_width, c.width),
-      order=(1, 0),
+  of_both = {"matrix": (2 * mlp_width, c.width)} if fused else {}
+  sizes = {
+    name: _matrix(
+      f"{_LAYER}.{module}.{'gate_up' if fused else name}_proj.weight",
+      mlp_width,
+      c.width,
       start=n * mlp_width * c.width if fused else 0,
+      **of_both,
     )
-  found["down", "kernel"] = Place(
-    tensor=f"{_LAYER}.{module}.down_proj.weight",
-    matrix=(c.width, mlp_width),
-    shape=(c.width, mlp_width),
-    order=(1, 0),
+    for n, name in enumerate(("gate", "up"))
+  }
+  sizes["down"] = _matrix(
+    f"{_LAYER}.{module}.down_proj.weight", c.width, mlp_width
   )
-  return found
+  return {(name, "kernel"): place for name, place in sizes.items()}
 
 
 def _experts(c: ModelConfig, fused: bool) -> dict[Path, Place]:
   def matrix(name: str, *shape: int) -> Place:
-    return Place(
-      tensor=f"{_LAYER}.mlp.experts.{{expert}}.{name}_proj.weight",
-      matrix=shape,
-      shape=shape,
-      order=(1, 0),
-      num_experts=c.num_experts,
-    )
+    tensor = f"{_LAYER}.mlp.experts.{{expert}}.{name}_proj.weight"
+    return _matrix(tensor, *shape, num_experts=c.num_experts)
 
-  shape = (c.num_experts, c.width)
-  router = Place(
-    tensor=f"{_LAYER}.mlp.gate.weight", matrix=shape, shape=shape, order=(1, 0)
-  )
+  router = _matrix(f"{_LAYER}.mlp.gate.weight", c.num_experts, c.width)
   routers = {("experts", "router"): router}
   if c.sigmoid_router:
     bias = _vector(f"{_LAYER}.mlp.gate.e_score_correction_bias", c.num_experts)
@@ -516,11 +536,8 @@ def _fused_experts(c: ModelConfig) -> dict[Path, Place]:
     )
 
   found = {
-    ("experts", "router"): Place(
-      tensor=f"{_LAYER}.mlp.router.weight",
-      matrix=(c.num_experts, c.width),
-      shape=(c.num_experts, c.width),
-      order=(1, 0),
+    ("experts", "router"): _matrix(
+      f"{_LAYER}.mlp.router.weight", c.num_experts, c.width
     ),
     ("experts", "router_bias"): _vector(
       f"{_LAYER}.mlp.router.bias", c.num_experts

@@ -1,7 +1,9 @@
 """Applies layers one after another: written out, or by scans.
 
 A scan compiles one layer for all of a stack. Where layers of several stacks
-alternate, it compiles one period of them.
+alternate, it compiles one period of them; and where the last layers share keys
+and values, one of those that have them and one of those that read them. These
+are kept by the kind of layer, the last ones of each, beside the hidden states.
 """
 
 import collections
@@ -14,18 +16,27 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
-from agentrl_jax.model.config import STACKS, ModelConfig
+from agentrl_jax.model.config import SOURCES, STACKS, ModelConfig
 from agentrl_jax.model.decoder import unstacked
 
 Params = dict[str, Any]
-# Maps hidden states, a layer's params and the experts to replay to the hidden
-# states after it and which experts were the same; given `stack`, `is_local`.
-Follow = Callable[..., tuple[jax.Array, jax.Array | None]]
+# Maps hidden states, a layer's params, its part of what was given for each
+# layer, and the keys and values that it shares, to the hidden states after it,
+# keys and values to be shared and which experts were the same; given `stack`,
+# `is_local`.
+Follow = Callable[..., tuple[jax.Array, Any, jax.Array | None]]
+Kept = dict[str, tuple[jax.Array, ...]]
+# Hidden states, and by stack the last keys and values, if any are shared.
+Carry = tuple[jax.Array, Kept]
 
 
 def each_layer(config: ModelConfig, params: Params) -> Sequence[Params]:
-  """Returns params of each layer, first to last, stacked or not."""
+  """Returns params of each layer, first to last, stacked or not.
+
+  Layers of one stack may be some of the model's.
+  """
   layers = params["layers"]
   if not isinstance(layers, dict):
     return layers
@@ -33,8 +44,7 @@ def each_layer(config: ModelConfig, params: Params) -> Sequence[Params]:
     stack: unstacked(params[stack]) for stack in STACKS if stack in params
   }
   if len(apart) == 1:
-    (alike,) = apart.values()
-    return alike
+    return next(iter(apart.values()))
   return [apart[stack][place] for stack, place in config.layer_places]
 
 
@@ -47,123 +57,150 @@ class LayerLoop:
   mesh: Mesh | None
 
   def run(
-    self,
-    follow: Follow,
-    x_BTD: jax.Array,
-    params: Params,
-    replayed_LBTK: jax.Array | None,
+    self, follow: Follow, x_BTD: jax.Array, params: Params, given: Any
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Applies the layers one after another, by a scan or written out."""
+    """Applies the layers one after another, by a scan or written out.
+
+    Arrays of `given` begin with an axis of all layers.
+    """
+    c, carry, same = self.config, (x_BTD, self._nothing_kept(x_BTD)), []
     if not (self.compute.scan_layers and isinstance(params["layers"], dict)):
-      layers = each_layer(self.config, params)
-      x_BTD, same = self._follow_each(follow, x_BTD, layers, replayed_LBTK)
-    elif self.config.has_mixed_stacks:
-      x_BTD, same = self._follow_periods(follow, x_BTD, params, replayed_LBTK)
+      layers = each_layer(c, params)
+      carry, same = self._follow_each(follow, carry, layers, given, 0)
+    elif c.has_mixed_stacks:
+      for of in ((0, c.num_own_kv), (c.num_own_kv, c.num_layers)):
+        if of[0] < of[1]:
+          carry, more = self._follow_periods(follow, carry, params, given, *of)
+          same += more
     else:
-      x_BTD, same = self._follow_stacks(follow, x_BTD, params, replayed_LBTK)
-    return x_BTD, jnp.concatenate(same) if same else None
+      carry, same = self._follow_stacks(follow, carry, params, given)
+    return carry[0], jnp.concatenate(same) if same else None
+
+  def _nothing_kept(self, x_BTD: jax.Array) -> Kept:
+    """Returns zeros in the shapes of keys and values that are shared."""
+    stacks = self.config.stacks
+    return {
+      own: tuple(
+        sharding.constrain(
+          self.mesh,
+          jnp.zeros((*x_BTD.shape[:2], *shape), x_BTD.dtype),
+          *("rows", "tokens", "kv_heads", None),
+        )
+        for shape in stacks[own][0].cached_shapes
+      )
+      for sharing, own in SOURCES.items()
+      if sharing in stacks
+    }
 
   def _follow_each(
     self,
     follow: Follow,
-    x_BTD: jax.Array,
+    carry: Carry,
     layers: Sequence[Params],
-    replayed_LBTK: jax.Array | None,
-    first: int = 0,
-  ) -> tuple[jax.Array, list[jax.Array]]:
+    given: Any,
+    first: int,
+  ) -> tuple[Carry, list[jax.Array]]:
     """Applies layers that are written out, from number `first` on."""
     same = []
     for n, layer in enumerate(layers):
-      step = self._forgetful(
-        functools.partial(
-          follow,
-          stack=self.config.layer_stacks[first + n],
-          is_local=self.config.local_layers[first + n],
-        ),
-        prevent_cse=not self.compute.scan_layers,
+      over = layer, jax.tree.map(lambda x, n=n: x[n], given)
+      carry, same_BT = self._step(
+        follow,
+        carry,
+        over,
+        stack=self.config.layer_stacks[first + n],
+        is_local=self.config.local_layers[first + n],
       )
-      replayed_BTK = None if replayed_LBTK is None else replayed_LBTK[n]
-      x_BTD, same_BT = step(x_BTD, layer, replayed_BTK)
       if same_BT is not None:
         same.append(same_BT[None])
-    return x_BTD, same
+    return carry, same
 
   def _follow_stacks(
-    self,
-    follow: Follow,
-    x_BTD: jax.Array,
-    params: Params,
-    replayed_LBTK: jax.Array | None,
-  ) -> tuple[jax.Array, list[jax.Array]]:
+    self, follow: Follow, carry: Carry, params: Params, given: Any
+  ) -> tuple[Carry, list[jax.Array]]:
     """Scans over the layers of each stack, of which one follows the other."""
     locality, same = self.config.local_layers, []
     for stack, (_, numbers) in self.config.stacks.items():
       own = slice(numbers[0], numbers[-1] + 1)
-      over: tuple[Any, ...] = (
-        params[stack],
-        None if replayed_LBTK is None else replayed_LBTK[own],
-      )
-      of_stack = functools.partial(follow, stack=stack)
+      over = params[stack], jax.tree.map(lambda x, own=own: x[own], given)
+      step = functools.partial(self._step, follow, stack=stack)
       if len(set(locality[own])) == 1:
-        of_stack = functools.partial(of_stack, is_local=locality[own][0])
+        step = functools.partial(step, is_local=locality[own][0])
       else:
         over += (jnp.array(locality[own]),)
-      step = self._forgetful(of_stack, prevent_cse=False)
-      x_BTD, same_LBT = jax.lax.scan(
-        lambda x, of, step=step: step(x, *of), x_BTD, over
-      )
+      carry, same_LBT = jax.lax.scan(step, carry, over)
       if same_LBT is not None:
         same.append(same_LBT)
-    return x_BTD, same
+    return carry, same
 
   def _follow_periods(
     self,
     follow: Follow,
-    x_BTD: jax.Array,
+    carry: Carry,
     params: Params,
-    replayed_LBTK: jax.Array | None,
-  ) -> tuple[jax.Array, list[jax.Array]]:
+    given: Any,
+    first: int,
+    end: int,
+  ) -> tuple[Carry, list[jax.Array]]:
     """Scans over the periods in which layers of several stacks alternate.
 
-    Layers after the last whole period are written out.
+    These are the layers from `first` to before `end`, the first of their
+    stacks. Those after the last whole period are written out.
     """
     c = self.config
-    periods = c.num_layers // c.period
-    scanned = c.layer_places[: periods * c.period]
+    period = c.period(first, end)
+    periods = (end - first) // period
+    split = first + periods * period
+    scanned = c.layer_places[first:split]
     num_scanned = collections.Counter(stack for stack, _ in scanned)
 
-    def periodic(leaf: jax.Array, number: int) -> jax.Array:
-      return leaf[:number].reshape(periods, number // periods, *leaf.shape[1:])
+    def periodic(leaf: jax.Array, start: int, number: int) -> jax.Array:
+      part = leaf[start : start + number]
+      return part.reshape(periods, number // periods, *leaf.shape[1:])
 
-    def step(x_BTD, of_period):
-      stacks, replayed = of_period
+    def step(carry, of_period):
+      stacks, given = of_period
       apart = {stack: unstacked(layers) for stack, layers in stacks.items()}
-      layers = [apart[stack][place] for stack, place in scanned[: c.period]]
-      x_BTD, same = self._follow_each(follow, x_BTD, layers, replayed)
-      return x_BTD, jnp.concatenate(same) if same else None
+      layers = [apart[stack][place] for stack, place in scanned[:period]]
+      carry, same = self._follow_each(follow, carry, layers, given, first)
+      return carry, jnp.concatenate(same) if same else None
 
     over = {
       stack: jax.tree.map(
-        functools.partial(periodic, number=number), params[stack]
+        functools.partial(periodic, start=0, number=number), params[stack]
       )
       for stack, number in num_scanned.items()
     }
-    first, replayed, rest = len(scanned), None, None
-    if replayed_LBTK is not None:
-      replayed = periodic(replayed_LBTK, first)
-      rest = replayed_LBTK[first:]
-    x_BTD, same_PLBT = jax.lax.scan(step, x_BTD, (over, replayed))
-    layers = each_layer(self.config, params)[first:]
-    x_BTD, same = self._follow_each(follow, x_BTD, layers, rest, first)
+    of_periods = functools.partial(periodic, start=first, number=split - first)
+    carry, same_PLBT = jax.lax.scan(
+      step, carry, (over, jax.tree.map(of_periods, given))
+    )
+    layers = each_layer(c, params)[split:end]
+    rest = jax.tree.map(lambda x: x[split:end], given)
+    carry, same = self._follow_each(follow, carry, layers, rest, split)
     if same_PLBT is not None:
       same.insert(0, same_PLBT.reshape(-1, *same_PLBT.shape[2:]))
-    return x_BTD, same
+    return carry, same
 
-  def _forgetful(self, follow: Follow, *, prevent_cse: bool) -> Follow:
-    """Applies `compute.remat` to a layer."""
+  def _step(
+    self, follow: Follow, carry: Carry, over: Sequence[Any], **kind: Any
+  ) -> tuple[Carry, jax.Array | None]:
+    """Applies a layer of a `stack`, and keeps its keys and values to share.
+
+    `over` are its params, what is given for it, and whether it is local, where
+    its `kind` does not say.
+    """
+    (x_BTD, kept), (layer, given, *is_local) = carry, over
+    step = functools.partial(follow, **kind)
     keeps_all = self.compute.remat == "none"
-    if keeps_all and (self.mesh is None or self.mesh.shape["fsdp"] == 1):
-      return follow
-    return jax.checkpoint(
-      follow, policy=REMAT_POLICIES[self.compute.remat], prevent_cse=prevent_cse
-    )
+    if not keeps_all or (self.mesh and self.mesh.shape["fsdp"] > 1):
+      step = jax.checkpoint(
+        step,
+        policy=REMAT_POLICIES[self.compute.remat],
+        prevent_cse=not self.compute.scan_layers,
+      )
+    shared = kept.get(SOURCES.get(kind["stack"], ""))
+    x_BTD, kv, same_BT = step(x_BTD, layer, given, shared, *is_local)
+    if kind["stack"] in kept:
+      kept = kept | {kind["stack"]: kv}
+    return (x_BTD, kept), same_BT

@@ -1,6 +1,5 @@
 """A decoder's modules as graphs of flax.nnx, rebuilt around params."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +49,10 @@ class Modules:
     for stack, (_, numbers) in self._config.stacks.items():
       of_each = nnx.to_pure_dict(self._layers[stack].plain[1])
       params[stack] = jax.tree.map(
-        functools.partial(_abstractly_stacked, len(numbers)), of_each
+        lambda x, of=numbers: jax.ShapeDtypeStruct(
+          (len(of), *x.shape), x.dtype
+        ),
+        of_each,
       )
     return params
 
@@ -84,10 +86,6 @@ class _Forms:
     if adaptation:
       layer.add_adapters(adaptation, kernels.values())
     self.adapted = nnx.split(layer)
-
-
-def _abstractly_stacked(number: int, leaf: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype)
 
 
 def _merge(graph: Any, state: Any, params: Params) -> Any:

@@ -22,13 +22,13 @@ from jax.sharding import Sharding
 
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.sharding import only_device
 from agentrl_jax.rollout.api import DraftPlan, EngineConfig, Request
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs, sampling
 from agentrl_jax.rollout.engine.cache.kv_cache import KVCacheManager
 from agentrl_jax.rollout.engine.cache.slot_table import FREE, SlotTable, padded
 from agentrl_jax.rollout.engine.drafts import Drafts
+from agentrl_jax.rollout.engine.placement import only_device
 from agentrl_jax.rollout.engine.sampling import Shaping
 
 Params = Any  # a pytree of arrays

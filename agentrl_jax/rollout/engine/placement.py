@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+  Mesh,
+  NamedSharding,
+  PartitionSpec,
+  SingleDeviceSharding,
+)
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import quantization, sharding
@@ -74,3 +79,16 @@ def check_devices(model: ModelConfig, num_devices: int) -> None:
     f"engine: give it {' or '.join(map(str, fitting))} of them "
     "(TPU_VISIBLE_CHIPS)"
   )
+
+
+def only_device(mesh: Mesh | None) -> SingleDeviceSharding | None:
+  """Returns the place of arrays where there is one device, else None.
+
+  An array of no place is placed by the first program that returns it, and JAX
+  then compiles the next call of the same program again. Without a mesh, params
+  may lie on any of several devices.
+  """
+  devices = jax.local_devices() if mesh is None else mesh.devices.flat
+  if len(devices) > 1:
+    return None
+  return SingleDeviceSharding(devices[0])  # type: ignore[no-untyped-call]

@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.model.attention.cached import Chunk
-from agentrl_jax.model.cache import KVCache, experts_of, map_cache
+from agentrl_jax.model.cache import KVCache
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_STOPS, DraftPlan
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import sampling
+from agentrl_jax.rollout.engine.cache.arrays import experts_of, map_cache
 from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.sampling import Shaping
 

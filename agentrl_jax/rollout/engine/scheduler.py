@@ -30,12 +30,12 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.sharding import only_device
 from agentrl_jax.rollout.api import Completion, EngineConfig, Request, Sampled
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.cache.kv_cache import KVCacheManager
 from agentrl_jax.rollout.engine.cache.slot_table import FREE, SlotTable, padded
 from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder, Published
+from agentrl_jax.rollout.engine.placement import only_device
 
 
 class Scheduler:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -27,7 +28,7 @@ from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.files import writing
 from agentrl_jax.keys import Section, key, seconds
-from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
+from agentrl_jax.model.checksums import checksums, named_leaves
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.learner import TrainState
 
@@ -371,3 +372,8 @@ class Retention:
     kept |= {pin for step in kept for pin in self.pinned.get(step, ())}
     kept |= set(self.needed)
     return [step in kept for step in steps]
+
+
+def describe_leaf(leaf: Any) -> str:
+  """Returns a leaf's dtype and shape, as in "float32[2, 64]"."""
+  return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"

@@ -27,9 +27,9 @@ from agentrl_jax.data.snapshot_manifest import (
 )
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
 from agentrl_jax.files import writing
-from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
+from agentrl_jax.model.checksums import checksums, named_leaves
 from agentrl_jax.model.policy import Params
-from agentrl_jax.train.weights.checkpoint import BEGINNING_A_SAVE
+from agentrl_jax.train.weights.checkpoint import BEGINNING_A_SAVE, describe_leaf
 
 
 @dataclasses.dataclass(eq=False)

@@ -83,9 +83,10 @@ def _settings(**batch):
 class LoadTest(parameterized.TestCase):
   def test_of_a_group_that_fills_a_row(self):
     load = learner_load(_settings(), FITS, "splash")
-    self.assertEqual(load.tokens, 32 * 8192)
-    self.assertEqual(load.computed, load.tokens)
-    self.assertEqual(load.of_trajectories, 32 * 8 * 1920)
+    self.assertEqual(
+      (load.tokens, load.computed, load.of_trajectories),
+      (32 * 8192, 32 * 8192, 32 * 8 * 1920),
+    )
     self.assertAlmostEqual(load.shared, 1 - 8192 / (8 * 1920))
 
   def test_splash_visits_whole_blocks(self):

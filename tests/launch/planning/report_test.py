@@ -164,9 +164,14 @@ class ReportTest(absltest.TestCase):
   def test_json_has_bytes_seconds_and_operations(self):
     found = json.loads(json.dumps(report.as_json([SHARES, REFUSED], [])))
     gradient = found["programs"]["gradient"]
-    self.assertEqual(gradient["memory_bytes"]["total"], 9 * GIB)
-    self.assertEqual(gradient["wanted_bytes"], 12 * GIB)
-    self.assertEqual(gradient["received_bytes"], {"all-gather": 3 * GIB})
-    self.assertEqual(gradient["roofline_s"]["step_s"], 2.0)
-    self.assertEqual(gradient["load"]["trajectory_tokens_per_s"], 48_000)
+    self.assertEqual(
+      (
+        gradient["memory_bytes"]["total"],
+        gradient["wanted_bytes"],
+        gradient["received_bytes"],
+        gradient["roofline_s"]["step_s"],
+        gradient["load"]["trajectory_tokens_per_s"],
+      ),
+      (9 * GIB, 12 * GIB, {"all-gather": 3 * GIB}, 2.0, 48_000),
+    )
     self.assertIsNone(found["programs"]["decode"]["roofline_s"])

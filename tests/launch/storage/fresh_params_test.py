@@ -4,8 +4,9 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.model import decoder, sharding
+from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.weights.copying import copying
 from launch.config.settings import read_settings
 from launch.storage.load_params import fresh_params
 from tests.launch import tiny
@@ -17,14 +18,16 @@ class FreshParamsTest(parameterized.TestCase):
     config = tiny.get_config()
     config.warm_start.copy_gain = gain
     settings = read_settings(config)
-    mesh = sharding.make_mesh({}, jax.devices()[:1]) if has_mesh else None
-    policy = Policy(settings.model, settings.compute, mesh)
+    policy = Policy(
+      settings.model,
+      settings.compute,
+      sharding.make_mesh({}, jax.devices()[:1]) if has_mesh else None,
+    )
     wanted = policy.init(jax.random.key(settings.seed))
     if gain:
-      wanted = decoder.copying(wanted, gain)
-    found = fresh_params(settings, policy)
+      wanted = copying(wanted, gain)
     jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7),
-      found,
+      fresh_params(settings, policy),
       wanted,
     )

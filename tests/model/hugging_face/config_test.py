@@ -391,6 +391,30 @@ GEMMA_4_31B = {  # which sees
   "tie_word_embeddings": True,
 }
 GEMMA_4_TEXT = GEMMA_4_31B["text_config"]
+GEMMA_4_E2B = GEMMA_4_TEXT | {
+  "attention_k_eq_v": False,
+  "hidden_size": 1536,
+  "hidden_size_per_layer_input": 256,
+  "intermediate_size": 6144,
+  "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+  "num_attention_heads": 8,
+  "num_global_key_value_heads": None,
+  "num_hidden_layers": 35,
+  "num_key_value_heads": 1,
+  "num_kv_shared_layers": 20,
+  "sliding_window": 512,
+  "use_double_wide_mlp": True,
+  "vocab_size_per_layer_input": 262144,
+}
+GEMMA_4_E4B = GEMMA_4_E2B | {
+  "hidden_size": 2560,
+  "intermediate_size": 10240,
+  "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 7,
+  "num_hidden_layers": 42,
+  "num_key_value_heads": 2,
+  "num_kv_shared_layers": 18,
+  "use_double_wide_mlp": False,
+}
 GEMMA_4_OWN = {"head_dim": 512, "num_key_value_heads": 4}
 GEMMA_4_BY_LAYER = {f"{n:02}": GEMMA_4_OWN for n in range(5, 60, 6)}
 PUBLISHED = (
@@ -598,6 +622,36 @@ class ConfigFileTest(parameterized.TestCase):
     ("glm-4.7-flash", GLM_4_7_FLASH),
     ("gemma-4-31b", GEMMA_4_31B),
     ("gemma-4-31b", GEMMA_4_TEXT),
+    *(  # of the whole model alone
+      (
+        name,
+        described
+        | {
+          "text_config": _without(
+            described["text_config"], "tie_word_embeddings"
+          )
+        },
+      )
+      for name, described in (
+        ("gemma-4-31b", GEMMA_4_31B),
+        ("qwen3.5-35b-a3b", QWEN3_5_35B_A3B),
+      )
+    ),
+    ("gemma-4-e2b", GEMMA_4_E2B),
+    ("gemma-4-e4b", GEMMA_4_E4B),
+    (  # what is not said is that of transformers' classes
+      "gemma-4-e4b",
+      _without(
+        GEMMA_4_E4B,
+        "hidden_size_per_layer_input",
+        "vocab_size_per_layer_input",
+        "use_double_wide_mlp",
+      ),
+    ),
+    (  # of layers that there are not
+      "gemma-4-31b",
+      GEMMA_4_TEXT | {"use_double_wide_mlp": True},
+    ),
     (  # as transformers 5 names and writes them
       "qwen3-30b-a3b",
       _without(QWEN3_30B_A3B, "num_experts") | {"num_local_experts": 128},
@@ -1133,12 +1187,40 @@ class ConfigFileTest(parameterized.TestCase):
     (
       GEMMA_4_TEXT,
       {"hidden_size_per_layer_input": None},
-      "hidden_size_per_layer_input=null",
+      "hidden_size_per_layer_input=null must be",
     ),
     (
-      GEMMA_4_TEXT,
-      {"num_kv_shared_layers": 4},
-      "num_kv_shared_layers=4 is not computed",
+      GEMMA_4_E2B,
+      {"num_kv_shared_layers": -1},
+      "num_kv_shared_layers=-1 must be",
+    ),
+    *(
+      (
+        GEMMA_4_E2B,
+        {"num_kv_shared_layers": number},
+        f"shared_kv_layers={number} must leave layers of each kind",
+      )
+      for number in (31, 35, 36)
+    ),
+    (
+      GEMMA_4_E2B,
+      {
+        "enable_moe_block": True,
+        "moe_intermediate_size": 2048,
+        "num_experts": 8,
+        "top_k_experts": 2,
+      },
+      "shared_kv_layers=20 .* goes without model.num_experts=8",
+    ),
+    (
+      GEMMA_4_E2B,
+      {"use_double_wide_mlp": None},
+      "use_double_wide_mlp=null must be true or false",
+    ),
+    (
+      GEMMA_4_E2B,
+      {"vocab_size_per_layer_input": 262208},
+      "vocab_size_per_layer_input=262208 is not computed here",
     ),
     (
       GEMMA_4_TEXT,

@@ -38,6 +38,7 @@ NAMES = (
   "gemma4_text",
   "deepseek_v3",
   "glm4_moe_lite",
+  "gemma4_e2b",  # a gemma4_text
 )
 LATENT = ("deepseek_v3", "glm4_moe_lite")
 STRETCHES = ("yarn", "default", "llama3", "linear")
@@ -60,7 +61,7 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
   head_dim = int(rng.choice([8, 16]))
   heads = kv_heads * int(rng.choice([1, 2, 3]))
   described = {
-    "model_type": family,
+    "model_type": family.replace("_e2b", "_text"),
     "vocab_size": int(rng.integers(60, 100)),
     # transformers wants Llama's width to be a multiple of its heads.
     "hidden_size": heads * head_dim if family == "qwen2" else heads * 12,
@@ -144,7 +145,7 @@ def _delta(family: str, described: dict, rng: np.random.Generator) -> dict:
 
 def _rope(family: str, seed: int, rng: np.random.Generator) -> dict:
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
-  if family == "gemma4_text":
+  if family.startswith("gemma4"):
     return {}
   if family == "gemma3_text" and kind == "yarn":
     kind = "linear"  # as published
@@ -211,7 +212,33 @@ def _gemma4(described: dict, rng: np.random.Generator) -> dict:
   }
 
 
-OF_GEMMA = {"gemma3_text": _gemma3, "gemma4_text": _gemma4}
+def _gemma4_e2b(described: dict, rng: np.random.Generator) -> dict:
+  """The last layers share keys and values, and all read the token."""
+  found = _gemma4(described, rng)
+  kinds = found["layer_types"][
+    : found["layer_types"].index("full_attention") + 1
+  ]
+  periods = int(rng.integers(2, 4))
+  return found | {
+    "enable_moe_block": False,
+    "intermediate_size": int(rng.integers(20, 60)),
+    "num_hidden_layers": periods * len(kinds),
+    "layer_types": periods * kinds,
+    "num_kv_shared_layers": int(
+      rng.integers(1, (periods - 1) * len(kinds) + 1)
+    ),
+    "use_double_wide_mlp": bool(rng.integers(2)),
+    # Whose root is exact in every dtype.
+    "hidden_size_per_layer_input": int(rng.choice([16, 64])),
+    "vocab_size_per_layer_input": described["vocab_size"],
+  }
+
+
+OF_GEMMA = {
+  "gemma3_text": _gemma3,
+  "gemma4_text": _gemma4,
+  "gemma4_e2b": _gemma4_e2b,
+}
 
 
 def _glm4_moe(described: dict, rng: np.random.Generator) -> dict:

@@ -356,7 +356,7 @@ class PeftTest(parameterized.TestCase):
     return wanted
 
   @parameterized.parameters(
-    *((family, CONFIG.targets) for family in (*MODELS, "gemma3")),
+    *((family, CONFIG.targets) for family in (*MODELS, "gemma3", "gemma4_e2b")),
     ("gpt_oss", ("down",)),
     ("gpt_oss", ("k", "gate", "up")),
   )
@@ -386,7 +386,9 @@ class PeftTest(parameterized.TestCase):
         ]
       )
 
-  @parameterized.parameters("qwen2", "glm4", "gpt_oss", "gemma4_text")
+  @parameterized.parameters(
+    "qwen2", "glm4", "gpt_oss", "gemma4_text", "gemma4_e2b"
+  )
   @pytest.mark.slow
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)

@@ -45,6 +45,16 @@ COUNTS = {
   "gemma-3-12b": 12_187_325_040 - SIGHT - 1152 * (3840 + 1),
   "gemma-3-27b": 27_432_406_640 - SIGHT - 1152 * (5376 + 1),
   # As llama.cpp counts, without the frequencies of a head's pairs.
+  # And without keys and values of layers that read those of others: of 16 and 4
+  # layers, and of 15 and 3.
+  "gemma-4-e2b": 4_647_450_147
+  - 256
+  - 16 * (2 * 1536 * 256 + 256)
+  - 4 * (2 * 1536 * 512 + 512),
+  "gemma-4-e4b": 7_518_069_290
+  - 256
+  - 15 * (2 * 2560 * 512 + 256)
+  - 3 * (2 * 2560 * 1024 + 512),
   "gemma-4-31b": 30_697_345_596 - 256,
   "gemma-4-26b-a4b": 25_233_142_046 - 256,
   "mistral-7b-v0.3": 7_248_023_552,

@@ -21,7 +21,7 @@ from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
 from tests import eight_devices
 from tests.model import drawn
-from tests.model.policy_test import QWEN3_NEXT
+from tests.model.policy_test import GEMMA_4_E2B, QWEN3_NEXT
 from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(
@@ -214,6 +214,24 @@ class RefusalTest(parameterized.TestCase):
     )
     again = read_params(folder, policy, self.mesh, dtype=jnp.bfloat16)
     jax.tree.map(np.testing.assert_array_equal, again, found)
+
+  def test_keys_that_are_another_layer_s_are_passed_over(self):
+    """Gemma 4 E2B is published with those of all layers."""
+    of_gemma = {"embedding_scale": CONFIG.width**0.5, "activation": "gelu_tanh"}
+    of_gemma |= GEMMA_4_E2B | {
+      "qkv_bias": False,
+      "qk_norm": True,
+      "query_pre_attn_scalar": 1,
+    }
+    policy = Policy(dataclasses.replace(CONFIG, **of_gemma), COMPUTE)
+    folder, params = pathlib.Path(self._root.name) / "e2b", filled(policy)
+    export.write_params(
+      folder, params, policy.config, context=64, dtype="float32"
+    )
+    more = {"model.layers.5.self_attn.k_proj.weight": np.ones((2, 2), "f4")}
+    self.changed(folder / tensor_files.SINGLE_FILE, lambda x: x.update(more))
+    found = read_params(folder, policy, self.mesh)
+    jax.tree.map(np.testing.assert_array_equal, found, params)
 
   def changed(self, path, change):
     """Writes a file of tensors again, after `change` of their dict."""

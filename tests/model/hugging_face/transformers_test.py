@@ -36,6 +36,7 @@ FEW = (
   ("qwen3_5_text", True, "float32"),
   ("qwen3_5_moe_text", False, "bfloat16"),
   ("gemma4_text", True, "float32"),
+  ("gemma4_e2b", True, "float32"),
 )
 FILE_BYTES = 5_000  # less than any of these models
 

@@ -12,7 +12,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from tests.model.policy_test import GEMMA_4
+from tests.model.policy_test import GEMMA_4, GEMMA_4_E2B
 from tests.rollout import small
 from tests.settings import compute_config
 
@@ -115,6 +115,7 @@ class WindowsTest(parameterized.TestCase):
     ("few_pages", FEW_PAGES),
     ("drafts", {"draft_tokens": 3, "draft_cost": 0.01}),
     ("two_kinds", {"page_size": 4}, GEMMA_4),
+    ("shared", {"page_size": 4}, GEMMA_4_E2B),
   )
   @pytest.mark.slow
   def test_layers_see_a_window_and_sinks(self, changes, kinds=None):

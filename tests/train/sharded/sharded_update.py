@@ -26,7 +26,7 @@ from agentrl_jax.model.compute import REMAT_POLICIES
 from agentrl_jax.model.policy import Policy
 from tests.data.records import make_branching_group
 from tests.model.attention.trees import random_ends
-from tests.model.policy_test import GEMMA_4, QWEN3_5
+from tests.model.policy_test import GEMMA_4, GEMMA_4_E2B, QWEN3_5
 from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
@@ -92,6 +92,7 @@ MODELS = {
     # limit, if layers are scanned or not.
     **GEMMA_4 | {"global_kv_heads": 2, "query_pre_attn_scalar": 0},
   ),
+  "sharing": dataclasses.replace(MODEL, joint_qk_norm=False, **GEMMA_4_E2B),
   "delta": dataclasses.replace(MODEL, joint_qk_norm=False, **DELTA),
   "delta experts": dataclasses.replace(
     EXPERTS, joint_qk_norm=False, shared_experts=1, shared_gate=True, **DELTA
@@ -176,6 +177,7 @@ SAMPLE = (
 )
 FAMILIES = (
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="two kinds"),
+  Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="sharing"),
   Case((1, 1, 2, 2, 2), True, "full", "attempts", shared=True, model="latents"),
   Case((2, 2, 2, 1, 1), True, "full", "tokens", model="delta"),
   Case((1, 4, 2, 1, 1), False, "none", "tokens", shared=True, model="delta"),

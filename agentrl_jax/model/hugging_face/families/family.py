@@ -182,8 +182,6 @@ FAMILIES: Mapping[str, Family] = {
       "rope_scaling": (None,),
       "rope_theta": (None,),
       "partial_rotary_factor": (None,),
-      "num_kv_shared_layers": (0,),
-      "hidden_size_per_layer_input": (0,),
     },
     defaults={
       "vocab_size": 262_144,
@@ -204,6 +202,8 @@ FAMILIES: Mapping[str, Family] = {
       "sliding_window": 512,
       "tie_word_embeddings": True,
       "hidden_size_per_layer_input": 256,
+      "vocab_size_per_layer_input": 262_144,
+      "num_kv_shared_layers": 0,
     },
   ),
   "glm4": Family(

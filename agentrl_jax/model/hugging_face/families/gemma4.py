@@ -1,7 +1,8 @@
 """Reads and writes what is Gemma 4's own in config.json.
 
 Layers that see all tokens have heads of their own size, their own number of
-keys, and their own rotation. Experts stand beside an MLP for all tokens.
+keys, and their own rotation. Experts stand beside an MLP for all tokens. In
+the small models the last layers share keys and values, and all read the token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,13 @@ _HEADS = {
   "num_global_key_value_heads": "num_key_value_heads",
 }
 _BY_LAYER = "per_layer_config"
+# Of the small models.
+_SMALL = {
+  "num_kv_shared_layers": "shared_kv_layers",
+  "hidden_size_per_layer_input": "layer_input_dim",
+  "use_double_wide_mlp": "double_wide_mlp",
+  "vocab_size_per_layer_input": "vocab_size",
+}
 # Keys that stand elsewhere, or that this family does without.
 _NOT_ITS = (
   "rope_theta",
@@ -45,18 +53,30 @@ def read_gemma4(
   """
   same = read_flag(described, "attention_k_eq_v", absent=False)
   heads = _read_heads(described, is_local, same)
+  # Without shared projections transformers passes over this number.
+  kv_heads, cap = "num_global_key_value_heads", "final_logit_softcapping"
+  is_given = same and heads.get(kv_heads) is not None
+  is_capped = described.get(cap) is not None
   found = {
     "global_head_dim": read_size(heads, "global_head_dim"),
     "keys_as_values": same,
+    "global_kv_heads": read_size(heads, kv_heads) if is_given else 0,
+    "logit_cap": read_number(described, cap) if is_capped else 0.0,
   }
-  key = "num_global_key_value_heads"
-  # Without shared projections transformers passes over this number.
-  if same and heads.get(key) is not None:
-    found["global_kv_heads"] = read_size(heads, key)
-  key = "final_logit_softcapping"
-  if described.get(key) is not None:
-    found["logit_cap"] = read_number(described, key)
-  return found
+  sharing, inputs, wide, vocabulary = _SMALL
+  shared, size = (read_size(described, k, least=0) for k in (sharing, inputs))
+  is_wide = read_flag(described, wide, absent=False) and shared > 0
+  number = described.get(vocabulary)
+  if size and number != described["vocab_size"]:
+    raise ConfigError(
+      f"{vocabulary}={brief(number)} is not computed here; what is, has as "
+      f"many tokens as vocab_size={described['vocab_size']}. Correct the file"
+    )
+  return found | {
+    "shared_kv_layers": shared,
+    "layer_input_dim": size,
+    "double_wide_mlp": is_wide,
+  }
 
 
 def read_experts(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +161,7 @@ def write_gemma4(
     "num_global_key_value_heads": config.global_kv_heads or None,
     "attention_k_eq_v": config.keys_as_values,
     "final_logit_softcapping": config.logit_cap or None,
-    "hidden_size_per_layer_input": 0,
+    **{key: getattr(config, field) for key, field in _SMALL.items()},
     "rope_parameters": {
       GLOBAL: turning,
       LOCAL: {"rope_type": "default", "rope_theta": config.local_rope_theta},

@@ -6,10 +6,10 @@ from collections import Counter
 import jax
 import numpy as np
 
-from agentrl_jax.model.cache import place
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import programs
+from agentrl_jax.rollout.engine.cache.arrays import place
 from agentrl_jax.rollout.engine.cache.pages import (
   PagePool,
   PageTree,

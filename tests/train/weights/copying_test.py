@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.model import decoder
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.weights import copying as heads
 from tests.model import drawn
 
 MODEL = ModelConfig(
@@ -24,7 +24,7 @@ MODEL = ModelConfig(
 )
 
 
-copying = jax.jit(decoder.copying)
+copying = jax.jit(heads.copying)
 
 
 def _policy(**changes) -> Policy:
@@ -35,9 +35,8 @@ def _policy(**changes) -> Policy:
 class CopyingTest(parameterized.TestCase):
   @parameterized.parameters(1, 2, 4)
   def test_outputs_are_values_transposed(self, num_kv_heads):
-    policy = _policy(num_kv_heads=num_kv_heads)
-    made = copying(drawn.fill(policy.abstract_params()), 3.0)
-    attention = made["layers"]["attention"]
+    params = drawn.fill(_policy(num_kv_heads=num_kv_heads).abstract_params())
+    attention = copying(params, 3.0)["layers"]["attention"]
     groups = 4 // num_kv_heads
     for layer in (1, 2):
       for head in range(num_kv_heads):
