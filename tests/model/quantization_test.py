@@ -14,7 +14,7 @@ from agentrl_jax.model.quantization import Quantized
 from agentrl_jax.rollout.api import WEIGHTS
 from agentrl_jax.train.weights.publish import Publisher
 from tests.model import drawn
-from tests.model.policy_test import QWEN3_5
+from tests.model.policy_test import GEMMA_4_E2B, GEMMA_4_MOE, QWEN3_5
 from tests.rollout import small
 from tests.settings import COMPUTE, compute_config, lora_config
 
@@ -35,6 +35,9 @@ MODELS = {
     dense_mlp_width=40,
   ),
   "states": dataclasses.replace(BASE, num_layers=2, **QWEN3_5),
+  # Norms of few channels near 0 would magnify a last digit.
+  "two kinds": dataclasses.replace(BASE, norm_epsilon=1e-2, **GEMMA_4_MOE),
+  "sharing": dataclasses.replace(BASE, **GEMMA_4_E2B),
   "biases": dataclasses.replace(ROUTED, normed_experts=True, swiglu_limit=7.0),
 }
 
@@ -91,6 +94,9 @@ class QuantizationTest(parameterized.TestCase):
     ("dense first", "int8"),
     ("biases", "int8"),
     ("states", "int8"),
+    ("two kinds", "int8"),
+    ("sharing", "int8"),
+    ("sharing", "fp8"),
     ("biases", "fp8"),
   )
   def test_decodes_as_the_numbers_that_are_stored(self, name, weights):

@@ -17,6 +17,7 @@ from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.learner import _numbers
 from agentrl_jax.train.objective import policy_objective
+from tests.model.policy_test import GEMMA_4, QWEN3_5
 from tests.settings import COMPUTE, compute_config, engine_config
 from tests.train import small
 
@@ -135,20 +136,30 @@ class RouterReplayTest(parameterized.TestCase):
     self.assertAlmostEqual(loss, own, delta=1e-6)
     self.assertNotIn("engine/router_agreement", idle)
 
+  @parameterized.named_parameters(
+    (
+      "dense_first",
+      {
+        "dense_layers": 1,
+        "dense_mlp_width": 24,
+        "sigmoid_router": True,
+        "expert_scale": 1.5,
+      },
+    ),
+    ("states", QWEN3_5),
+    ("branches", GEMMA_4 | {"shared_experts": 1, "normed_branches": True}),
+  )
   @pytest.mark.slow
-  def test_a_dense_layer_before_a_router_by_sigmoids(self):
-    model = dataclasses.replace(
-      MODEL,
-      dense_layers=1,
-      dense_mlp_width=24,
-      sigmoid_router=True,
-      expert_scale=1.5,
-    )
+  def test_layers_of_several_kinds(self, changes):
+    model = dataclasses.replace(MODEL, **changes)
     group = played(model=model)
     loss, numbers, _ = measured(group, model)
     self.assertEqual(numbers["engine/router_agreement"], 1)
-    other, *_ = measured(changed(group, lambda x: (x + 1) % 16), model)
-    self.assertGreater(abs(other - loss), 1e-3)
+    self.assertNotAlmostEqual(
+      measured(changed(group, lambda x: (x + 1) % 16), model)[0],
+      loss,
+      delta=1e-3,
+    )
 
   def test_trees_replay_as_rows_do(self):
     group = changed(played(), lambda x: (x + 1) % 16)
