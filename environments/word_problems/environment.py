@@ -49,6 +49,8 @@ class WordProblems(IndexedEnvironment[Problem]):
   Args:
     steps: least and greatest number of operations of a problem.
     largest: largest number in a story.
+    operators: those of `+`, `-` and `*` that stories have. Fewer than all need
+      `steps=(1, 1)`.
     calculator: whether the policy has the tools `calculate` and `answer`.
     max_turns: answers of an episode with a calculator.
     instruction: text after the question.
@@ -65,6 +67,7 @@ class WordProblems(IndexedEnvironment[Problem]):
     *,
     steps: tuple[int, int] = (1, 1),
     largest: int = 9,
+    operators: tuple[str, ...] = tuple(OPERATORS),
     calculator: bool = False,
     max_turns: int = 8,
     instruction: str = INSTRUCTION,
@@ -77,8 +80,18 @@ class WordProblems(IndexedEnvironment[Problem]):
       raise ConfigError(f"result={result!r} has no {{}} for the number")
     if not 9 <= largest <= 10_000:
       raise ConfigError(f"largest={largest!r}; allowed is 9 to 10000")
+    if not operators or not {*operators} <= {*OPERATORS}:
+      raise ConfigError(
+        f"operators={operators!r} must be some of {tuple(OPERATORS)}"
+      )
+    if {*operators} < {*OPERATORS} and tuple(steps) != (1, 1):
+      raise ConfigError(
+        f"operators={operators!r} has stories of one operation alone: set "
+        f"steps=(1, 1), not {steps!r}, or allow all of {tuple(OPERATORS)}"
+      )
     super().__init__(num_tasks=num_tasks)
     self._steps, self._largest = steps, largest
+    self._operators = {*operators}
     self._has_calculator, self._max_turns = calculator, max_turns
     self._instruction, self._result = instruction, result
 
@@ -104,14 +117,16 @@ class WordProblems(IndexedEnvironment[Problem]):
     )
 
   def generate(self, split: str, index: int) -> Problem:
-    """Draws a problem whose computation the split owns.
+    """Draws a problem of the operators, whose computation the split owns.
 
     So a test has no computation that training has, in whatever story.
     """
     rng = random.Random(f"{split}/{index}")
     while True:  # the split owns a drawn computation with probability 1/2
       problem = draw_problem(rng, steps=self._steps, largest=self._largest)
-      if split_of(problem.expression) == split:
+      if {*problem.operators} <= self._operators and (
+        split_of(problem.expression) == split
+      ):
         return problem
 
 

@@ -19,7 +19,10 @@ def get_config(arm: str = "norm_small"):
   """`arm` is the text after the colon on the command line."""
   c = calculator.get_config(FOLDER)
   c.name = "smollm2_spreads"
-  c.tasks.names = ("word_problems", calculator.NAME)
+  with c.unlocked():
+    c.environments.calculator = calculator.stories("+", "-", "*")
+    c.tasks.weights.calculator = 1.0
+  c.tasks.names = ("word_problems", "calculator")
   c.train.steps = 12
   c.advantage.update(keep="all", estimator=spreads.ALTERED)
   c.admission.update(groups_per_step=12, max_concurrent_groups=12)

@@ -82,11 +82,16 @@ REFUSED = {
   "word_problems.environment:WordProblems": {
     "steps": [(0, 1), (3, 2)],
     "largest": [3],
+    "operators": [(), ("+", "/")],
     "max_turns": [0],
     "result": ["It is."],
   },
 }
 TOGETHER = (
+  (
+    "word_problems.environment:WordProblems",
+    {"operators": ("*",), "steps": (1, 2)},
+  ),
   ("alfworld:ALFWorld", {"games": ".", "source": "no/such/list.json"}),
   (
     "os_interaction:OSInteraction",

@@ -26,20 +26,23 @@ class CalculatorContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return WordProblems(calculator=True, **HARD)
 
 
-class ProblemsTest(unittest.TestCase):
+class ProblemsTest(parameterized.TestCase):
   def test_answer_is_the_value_of_the_expression(self):
     environment = WordProblems(**HARD)
     for index in range(300):
       problem = environment.find(Task("word_problems", "train", index))
-      self.assertEqual(eval(problem.expression), problem.answer)
-      self.assertTrue(problem.solution.endswith(f"\n#### {problem.answer}"))
+      self.assertEqual(
+        (eval(problem.expression), problem.solution.splitlines()[-1]),
+        (problem.answer, f"#### {problem.answer}"),
+      )
       self.assertGreaterEqual(min(problem.partial_results), 1)
       self.assertLessEqual(max(problem.terms), 60)
       for term in problem.terms:
         self.assertRegex(problem.text, rf"\b{term}\b")
 
-  def test_splits_share_no_computation(self):
-    environment = WordProblems()
+  @parameterized.parameters("+-*", "-", "*+")
+  def test_splits_share_no_computation_and_have_the_operators(self, operators):
+    environment = WordProblems(operators=tuple(operators))
     train, test = (
       {
         environment.find(Task("word_problems", split, index)).expression
@@ -47,8 +50,9 @@ class ProblemsTest(unittest.TestCase):
       }
       for split in ("train", "test")
     )
-    self.assertEqual(train & test, set())
-    self.assertGreater(min(len(train), len(test)), 60)
+    found = {text.split()[1] for text in train | test}
+    self.assertEqual((train & test, found), (set(), {*operators}))
+    self.assertGreater(min(len(train), len(test)), 10)
 
 
 class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
