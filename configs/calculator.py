@@ -15,8 +15,8 @@ import ml_collections
 from configs import environments, smollm2
 
 # Stories of each operator are a task of their own: a batch has as many of each,
-# and advantages are normalised by task. As one task, the draw may give the first
-# batches few stories of an operator, which the policy then forgets.
+# and advantages are normalised by task. As one task, the first batches may have
+# few stories of an operator, which the policy then forgets.
 TASKS = {"addition": "+", "subtraction": "-", "multiplication": "*"}
 
 
