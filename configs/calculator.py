@@ -4,8 +4,9 @@ r"""A published model learns to call a calculator, in several turns.
 
 configs/smollm2.py with numbers up to 99, which a model of this size cannot add
 up, and the tools `calculate` and `answer`. An untouched model writes no calls
-of its own accord, so a grammar holds it to well-formed ones; which tool, with
-which arguments, in which order, is learned.
+of its own accord, so a grammar holds it to well-formed ones. The first prompt
+shows three calls. With them two stories of three are solved greedily, one of
+three sampled; training does the rest.
 """
 
 import pathlib
@@ -14,9 +15,10 @@ import ml_collections
 
 from configs import environments, smollm2
 
-# Stories of each operator are a task of their own: a batch has as many of each,
+# Stories of each operator are a task of their own: they are drawn equally often,
 # and advantages are normalised by task. As one task, the first batches may have
-# few stories of an operator, which the policy then forgets.
+# few stories of an operator, which the policy then forgets. A batch takes groups
+# as they end, so it has about as many of each.
 TASKS = {"addition": "+", "subtraction": "-", "multiplication": "*"}
 
 
