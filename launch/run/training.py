@@ -174,7 +174,7 @@ def _run_stages(context: RunContext) -> ChatCodec:
     codec = share_chat(context.processes, folder.root, settings.chat)
     if settings.reference.path:
       require_same_vocabulary(folder.root, settings.reference.path)
-    params = warm_start_params(context, metrics)
+    warm = [warm_start_params(context, metrics)]
     if not environments:  # then there is nothing to play
       return codec
     evaluator = Evaluator(context, settings.evaluation, environments, metrics)
@@ -193,7 +193,7 @@ def _run_stages(context: RunContext) -> ChatCodec:
       evaluator.expert()
       evaluator.scripted()
     groups = LeaderGroupSource(context, environments, service, metrics)
-    _reinforce(context, params, groups, service.publisher, codec, score)
+    _reinforce(context, warm, groups, service.publisher, codec, score)
   return codec
 
 
@@ -202,7 +202,7 @@ def _follow(context: RunContext) -> None:
   codec = share_chat(
     context.processes, context.folder.root, context.settings.chat
   )
-  params = warm_start_params(context, None)
+  warm = [warm_start_params(context, None)]
   if not context.settings.environments:
     return
   groups = FollowerGroupSource(context.processes)
@@ -210,19 +210,23 @@ def _follow(context: RunContext) -> None:
     context.config, context.settings, context.policy
   ) as publisher:
     _reinforce(
-      context, params, groups, publisher, codec, lambda stage, *modes: None
+      context, warm, groups, publisher, codec, lambda stage, *modes: None
     )
 
 
 def _reinforce(
   context: RunContext,
-  params: Params,
+  warm: list[Params],
   groups: GroupSource,
   publisher: Publisher,
   codec: ChatCodec,
   score: Callable[..., None],
 ) -> None:
-  """Trains by reinforcement, and scores the policy before and after."""
+  """Trains by reinforcement, and scores the policy before and after.
+
+  Takes the params out of `warm`: a caller that named them would keep a copy of
+  the policy on the accelerators until the run ends.
+  """
   share = context.processes.share
   # The other processes wait here, and not in the middle of a program.
   share(what="the expert's scores")
@@ -230,14 +234,14 @@ def _reinforce(
     publisher.publish(fresh_params(context.settings, context.policy), 0)
     score("untrained", "sampled")
     share(what="the untrained policy's scores")
-  publisher.publish(params, 0)
+  publisher.publish(warm[0], 0)
   score("warm_start", "greedy", "sampled")
   share(what="the warm start's scores")
   if not context.config.train.steps:
     return
   reinforcement = Reinforcement(context, groups, publisher, codec)
   with context.timed(RL):
-    reinforcement.train(params)
+    reinforcement.train(warm.pop())
   groups.finish()
   share(what="the last evaluation during RL")
   reinforcement.end_with_best()

@@ -13,13 +13,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 
+import jax
 import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.train.learner import Learner
 from configs import environments, finetune
 from launch.reports.metrics_file import read_metrics
+from launch.run import training
 from launch.run.training import train
 from tests.clocks import wait_until
 from tests.launch import tiny
@@ -219,6 +223,29 @@ def test_a_warm_start_without_an_expert_is_refused(tmp_path):
   with pytest.raises(ConfigError, match="arithmetic has no expert, and"):
     train(config)
   assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_no_copy_of_the_first_params_stays(tmp_path, monkeypatch):
+  first, alive = [], []
+  made, update = training.warm_start_params, Learner.update
+
+  def remembered(*of):
+    params = made(*of)
+    first.extend(map(weakref.ref, jax.tree.leaves(params)))
+    return params
+
+  def counted(*of):
+    alive.append(sum(each() is not None for each in first))
+    return update(*of)
+
+  monkeypatch.setattr(training, "warm_start_params", remembered)
+  monkeypatch.setattr(Learner, "update", counted)
+  config = tiny.get_config()
+  config.workdir, config.compile_cache = str(tmp_path), ""
+  config.train.steps = 2
+  train(config)
+  assert first and alive[-1] == 0, (len(first), alive)
 
 
 @pytest.mark.parametrize("what", ["port", "program", "template"])

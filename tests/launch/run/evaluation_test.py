@@ -166,13 +166,17 @@ def test_smaller_evaluations_play_the_first_tasks_of_each_environment():
     }
   )
   tasks = [Task(name, "test", i) for i in (3, 7, 8) for name in ("a", "b")]
-  assert plan.tasks_of("rl", "greedy", tasks) == tasks
-  assert plan.tasks_of("rl", "sampled", tasks) == tasks[:4]
-  assert plan.tasks_of("warm_start", "sampled", tasks[1:]) == tasks[1:5]
-  assert plan.tasks_of("untrained", "sampled", tasks) == tasks[:2]
-  assert plan.tasks_of("untrained", "greedy", tasks) == tasks[:2]
+  assert [
+    plan.tasks_of("rl", "greedy", tasks),
+    plan.tasks_of("rl", "sampled", tasks),
+    plan.tasks_of("warm_start", "sampled", tasks[1:]),
+    plan.tasks_of("untrained", "sampled", tasks),
+    plan.tasks_of("untrained", "greedy", tasks),
+  ] == [tasks, tasks[:4], tasks[1:5], tasks[:2], tasks[:2]]
   assert plan.number_of("rl", "greedy") == 3
   none = dataclasses.replace(plan, num_sampled=0, num_untrained=0)
-  assert not none.number_of("rl", "sampled")
-  assert not none.number_of("untrained", "sampled")
-  assert none.number_of("warm_start", "greedy") == 3
+  assert [
+    none.number_of("rl", "sampled"),
+    none.number_of("untrained", "sampled"),
+    none.number_of("warm_start", "greedy"),
+  ] == [0, 0, 3]

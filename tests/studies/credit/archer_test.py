@@ -125,11 +125,11 @@ class ReadingTest(absltest.TestCase):
   POINTS = (Point(8, 100, 0.1, 0.0), Point(16, 250, 0.2, 0.0))
 
   def test_reads_what_was_reached_by_then(self):
-    self.assertEqual(credit_archer.at_attempts(self.POINTS, 15), 0.1)
-    self.assertEqual(credit_archer.at_attempts(self.POINTS, 16), 0.2)
-    self.assertEqual(credit_archer.at_answers(self.POINTS, 249, 0.0), 0.1)
-    self.assertEqual(credit_archer.at_answers(self.POINTS, 250, 0.0), 0.2)
-    self.assertEqual(credit_archer.at_answers(self.POINTS, 99, 0.0), 0.0)
+    attempts = [credit_archer.at_attempts(self.POINTS, n) for n in (15, 16)]
+    answers = [
+      credit_archer.at_answers(self.POINTS, n, 0.0) for n in (99, 249, 250)
+    ]
+    self.assertEqual((attempts, answers), ([0.1, 0.2], [0.0, 0.1, 0.2]))
 
   def test_a_curve_that_ended_before_says_nothing(self):
     self.assertTrue(np.isnan(credit_archer.at_answers(self.POINTS, 500, 0.0)))

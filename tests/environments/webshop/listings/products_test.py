@@ -61,13 +61,16 @@ class ItemsTest(unittest.TestCase):
       attributes={"B000000001": {"attributes": ["oak"], "instruction": "x"}},
       instructions={"B000000001": [WRITTEN]},
     )
-    self.assertEqual(row["Title"], "Bratex Table Lamp")
-    self.assertEqual(row["Price"], "$1005.5 to $25.0")
-    self.assertEqual(row["pricing"], (1005.5, 25.0))
-    self.assertEqual(row["options"], {"color": ["red | wine", "blue"]})
-    self.assertEqual(row["BulletPoints"], ["hand painted ", "oak"])
-    self.assertEqual(row["Attributes"], ("oak",))
-    self.assertEqual(row["Rating"], "N.A.")
+    expected = {
+      "Title": "Bratex Table Lamp",
+      "Price": "$1005.5 to $25.0",
+      "pricing": (1005.5, 25.0),
+      "options": {"color": ["red | wine", "blue"]},
+      "BulletPoints": ["hand painted ", "oak"],
+      "Attributes": ("oak",),
+      "Rating": "N.A.",
+    }
+    self.assertEqual({name: row[name] for name in expected}, expected)
     (instruction,) = row["instructions"]
     self.assertEqual(instruction["instruction_options"], ["blue"])
 
