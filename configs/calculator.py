@@ -15,10 +15,10 @@ import ml_collections
 
 from configs import environments, smollm2
 
-# Stories of each operator are a task of their own: they are drawn equally often,
-# and advantages are normalised by task. As one task, the first batches may have
-# few stories of an operator, which the policy then forgets. A batch takes groups
-# as they end, so it has about as many of each.
+# Stories of each operator are a task of their own: they are drawn equally
+# often, and advantages are normalised by task. As one task, the first batches
+# may have few stories of an operator, which the policy then forgets. A batch
+# takes groups as they end, so it has about as many of each.
 TASKS = {"addition": "+", "subtraction": "-", "multiplication": "*"}
 
 

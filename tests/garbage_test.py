@@ -3,12 +3,14 @@
 import gc
 import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import weakref
 from unittest import mock
 
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 import launch
 from agentrl_jax.garbage import (
@@ -30,6 +32,21 @@ for _ in range(4):
   thread.start()
   thread.join()
 print(pages[-1])
+"""
+
+# Frees 256 MiB on a machine that FOLDER describes; prints how many MiB it gives
+# back.
+_SHARES = """
+import pathlib, resource, sys
+from agentrl_jax import garbage
+def pages():
+  return int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+bytearray(1 << 28)
+garbage._CONTAINER = pathlib.Path(sys.argv[2])
+garbage._MEMINFO = garbage._CONTAINER / "meminfo"
+before = pages()
+shared = garbage.share_freed_memory()
+print(int(shared) and (before - pages()) * resource.getpagesize() >> 20)
 """
 
 
@@ -74,18 +91,40 @@ class SpareCollectionsTest(absltest.TestCase):
     self.assertEqual(gc.get_threshold(), self.rarely)
 
 
-class KeepFreedMemoryTest(absltest.TestCase):
-  def faults(self, **environment: str) -> int:
-    """Fills memory as a command that computes does; returns page faults."""
-    program = "import launch" + _FILLS
+class KeepFreedMemoryTest(parameterized.TestCase):
+  def printed(self, program: str, *arguments: str, **environment: str) -> int:
+    """Runs the program as a command that computes; returns what it prints."""
     found = subprocess.run(
-      [sys.executable, "-c", program, "launch.train"],
+      [sys.executable, "-c", "import launch" + program, "launch.train"]
+      + [*arguments],
       env=os.environ | {"JAX_PLATFORMS": "cpu"} | environment,
       stdout=subprocess.PIPE,
       check=True,
       timeout=120,
     )
     return int(found.stdout)
+
+  def faults(self, **environment: str) -> int:
+    return self.printed(_FILLS, **environment)
+
+  @parameterized.parameters(
+    (100, None, True),
+    (900, None, False),
+    (900, 100, True),  # a container may have less than its machine
+    (100, 900, True),
+    (900, "max", False),
+  )
+  def test_freed_memory_is_given_to_who_needs_it(self, machine, container, is_):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    (folder / "meminfo").write_text(
+      f"MemTotal: 9999999 kB\nMemAvailable: {machine << 10} kB\nHugePages: 0\n"
+    )
+    if container:
+      most = container if container == "max" else (container + 50) << 20
+      (folder / "memory.max").write_text(f"{most}\n")
+      (folder / "memory.current").write_text(f"{50 << 20}\n")
+    given = self.printed(_SHARES, str(folder))
+    self.assertEqual(given > 200, is_, given)
 
   def test_freed_memory_is_used_again(self) -> None:
     """Unless the environment or an accelerator says otherwise."""

@@ -17,6 +17,7 @@ import jax
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import Collapsed, ConfigError
+from agentrl_jax.garbage import share_freed_memory
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
@@ -238,12 +239,12 @@ class Reinforcement:
       self._publish(state)
       after = version + stride
       self._older.follow(checkpoints, state)
-      learned = self._builder.learned_turns
-      self._groups.account(version, after, report, learned)
+      self._groups.account(version, after, report, self._builder.learned_turns)
       if after % self._settings.checkpoint.every < stride:
         save()
       self._heed_alarm(after, save_at_last)
       self._groups.advance(after)
+      share_freed_memory()
     save_at_last()
     return state
 
@@ -279,7 +280,6 @@ class Reinforcement:
     values: dict[str, list[float]] = collections.defaultdict(
       list, {name: [] for name in SKIPPED}
     )
-    learned = self._builder.learned_turns
     for part in range(num_updates):
       # Strided, because packing puts the longest sequences first.
       share = batches[part::num_updates]
@@ -291,7 +291,7 @@ class Reinforcement:
       def keep(
         number: int, values: Mapping[str, jax.Array], first: int = part
       ) -> None:
-        learned.add(first + number * num_updates, values)
+        self._builder.learned_turns.add(first + number * num_updates, values)
 
       state, metrics = self._learner.update(state, share, self._frozen, keep)
       self._limit.watch(metrics, int(state.version))

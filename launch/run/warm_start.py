@@ -12,6 +12,7 @@ import numpy as np
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import Rows
+from agentrl_jax.garbage import share_freed_memory
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.learner import (
@@ -84,11 +85,15 @@ def warm_start(
         frozen,
       )
       limit.watch(report, step + 1)
-      is_due = (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps
       if held and ((step + 1) % MEASURE_EVERY == 0 or step + 1 == num_steps):
         report[HELD_OUT_LOSS] = learner.loss(state, held, frozen)
-      if is_due or any(report[name] for name in SKIPPED):
+      if (
+        (step + 1) % REPORT_EVERY == 0
+        or step + 1 == num_steps
+        or any(report[name] for name in SKIPPED)
+      ):
         account(step + 1, report)
+        share_freed_memory()
       if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
         checkpoints.save(state, {})
       context.interrupts.check(functools.partial(_save, checkpoints, state))

@@ -252,10 +252,11 @@ class CheckConfigTest(absltest.TestCase):
       ]
     )
     found = config.environments.dbbench
-    self.assertEqual(found.options.num_rows, (4, 6))
-    self.assertEqual(found.options.source, "rows.jsonl")
-    self.assertEqual(found.mistakes.no_query, 0.5)
-    self.assertEqual(found.mistakes.no_cast, 0.55)
+    options, mistakes = found.options, found.mistakes
+    self.assertEqual(
+      (options.num_rows, options.source, mistakes.no_query, mistakes.no_cast),
+      ((4, 6), "rows.jsonl", 0.5, 0.55),
+    )
     self.assertEqual(found.place.containers, 2)
 
   def test_a_mistake_within_a_config_file_is_no_mistake_of_the_user(self):

@@ -60,14 +60,23 @@ def test_a_run_knows_its_files_from_elsewhere(here, elsewhere, monkeypatch):
   RunDirectory(elsewhere / "run", "").keep_config(config)
   monkeypatch.chdir(elsewhere)
   found = run_config(elsewhere / "run")
-  assert found.pretrained.path == f"{here}/small"
-  assert found.checkpoint.directory == f"{here}/kept"
-  assert found.rollouts.snapshots == "gs://bucket/x"
-  assert found.rollouts.token_file == "env:TOKEN"
-  assert found.cross_policy.policy_slots == ("fresh", f"steps 1,2 of {here}/a")
-  options = found.environments.dbbench.options
-  assert options.source == f"dev={here}/a,std={here}/small"
-  assert found.environments.webshop.options.products == f"{here}/a"
+  assert [
+    found.pretrained.path,
+    found.checkpoint.directory,
+    found.rollouts.snapshots,
+    found.rollouts.token_file,
+    found.cross_policy.policy_slots,
+    found.environments.dbbench.options.source,
+    found.environments.webshop.options.products,
+  ] == [
+    f"{here}/small",
+    f"{here}/kept",
+    "gs://bucket/x",
+    "env:TOKEN",
+    ("fresh", f"steps 1,2 of {here}/a"),
+    f"dev={here}/a,std={here}/small",
+    f"{here}/a",
+  ]
   assert config.pretrained.path == "small"
 
 

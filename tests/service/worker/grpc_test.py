@@ -52,9 +52,10 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_an_episode_word_for_word(self):
     heartbeat = await self.serve(num_indices=2, name="moody-std")
-    self.assertEqual(heartbeat.name, "moody-std")
-    self.assertEqual(heartbeat.concurrency, 4)
-    self.assertEqual([i.int_value for i in heartbeat.indices], [0, 1])
+    indices = [i.int_value for i in heartbeat.indices]
+    self.assertEqual(
+      (heartbeat.name, heartbeat.concurrency, indices), ("moody-std", 4, [0, 1])
+    )
     self.assertEqual(await self.ask("GET", "get_sessions"), (200, {}))
     code, body = await self.start()
     self.assertEqual((code, body["status"]), (200, "running"))

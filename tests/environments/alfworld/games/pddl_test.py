@@ -75,11 +75,11 @@ class ReadProblemTest(unittest.TestCase):
       [r.is_open for r in game.receptacles], [False, True, False]
     )
     (mug,) = game.things
-    self.assertEqual(mug.traits, {"pickupable"})
-    self.assertEqual(mug.states, {"ishot"})
-    self.assertEqual(game.inside, {(0, 1)})
-    self.assertEqual(game.at, {(0, 2)})
-    self.assertEqual(game.fits, {("sinkbasin", "mug")})
+    self.assertEqual((mug.traits, mug.states), ({"pickupable"}, {"ishot"}))
+    self.assertEqual(
+      (game.inside, game.at, game.fits),
+      ({(0, 1)}, {(0, 2)}, {("sinkbasin", "mug")}),
+    )
 
   def test_only_mentioned_locations_are_numbered(self):
     game = read()
