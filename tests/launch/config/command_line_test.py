@@ -252,12 +252,14 @@ class CheckConfigTest(absltest.TestCase):
       ]
     )
     found = config.environments.dbbench
-    options, mistakes = found.options, found.mistakes
+    mistakes = found.mistakes
     self.assertEqual(
-      (options.num_rows, options.source, mistakes.no_query, mistakes.no_cast),
-      ((4, 6), "rows.jsonl", 0.5, 0.55),
+      (
+        *(found.options.num_rows, found.options.source),
+        *(mistakes.no_query, mistakes.no_cast, found.place.containers),
+      ),
+      ((4, 6), "rows.jsonl", 0.5, 0.55, 2),
     )
-    self.assertEqual(found.place.containers, 2)
 
   def test_a_mistake_within_a_config_file_is_no_mistake_of_the_user(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())

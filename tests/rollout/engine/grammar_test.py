@@ -59,9 +59,12 @@ class GrammarTest(DriverTestCase):
     futures = [driver.submit(prompt, spec) for prompt, spec, *_ in requests]
     return self.settle(driver, futures)
 
-  @parameterized.parameters(*DRIVERS)
+  @parameterized.parameters(
+    *DRIVERS, *(("local", cache) for cache in small.KINDS if cache != "plain")
+  )
   @pytest.mark.slow
-  def test_answers_are_drawn_from_allowed_tokens(self, kind):
+  def test_answers_are_drawn_from_allowed_tokens(self, kind, cache="plain"):
+    self.enterContext(small.kind_of(cache))
     driver, requests = self.open(kind), list(mixed_requests(200))
     answers = self.ask(driver, requests)
     errors, ended = [], 0
