@@ -15,11 +15,16 @@ import ml_collections
 
 from configs import environments, smollm2
 
-# Stories of each operator are a task of their own: they are drawn equally
-# often, and advantages are normalised by task. As one task, the first batches
-# may have few stories of an operator, which the policy then forgets. A batch
-# takes groups as they end, so it has about as many of each.
-TASKS = {"addition": "+", "subtraction": "-", "multiplication": "*"}
+# Stories of each operator are a task of their own, and advantages are
+# normalised by task. As one task, the first batches may have few stories of an
+# operator, which the policy then forgets. Weights are about one by the share of
+# attempts that the untouched policy wins in training: 23, 9 and 12 %. With
+# equal ones, one of four seeds learned to subtract too late.
+TASKS = {
+  "addition": ("+", 1.0),
+  "subtraction": ("-", 2.0),
+  "multiplication": ("*", 2.0),
+}
 
 
 def get_config(folder: str = smollm2.FOLDER):
@@ -27,16 +32,16 @@ def get_config(folder: str = smollm2.FOLDER):
   c = smollm2.get_config(folder)
   c.name = "calculator"
   with c.unlocked():
-    for name, operator in TASKS.items():
+    for name, (operator, weight) in TASKS.items():
       c.environments[name] = stories(operator)
-      c.tasks.weights[name] = 1.0
+      c.tasks.weights[name] = weight
   c.tasks.names = tuple(TASKS)
   c.chat.template = str(pathlib.Path(__file__).with_suffix(".jinja"))
   c.chat.compact_calls = True
   c.sampling.calls = "required"
   # At 0.7 nearly all attempts of a group choose the same operator.
   c.sampling.temperature = 1.0
-  c.train.update(steps=12, row_length=640)
+  c.train.update(steps=16, row_length=640)
   # Without an answer at the end of its turns an episode has failed.
   c.advantage.incomplete_reward = 0.0
   c.episode.update(max_turns=3, max_tokens=416, max_answer_tokens=48)
