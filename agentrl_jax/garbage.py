@@ -8,16 +8,18 @@ glibc gives blocks of that size back to the kernel, which zeroes the same pages
 again for the next call: 600,000 pages in an update of 135 M params. So freed
 blocks are kept, as long as the machine has as much memory to spare: XLA aligns
 its buffers, which glibc seldom places where the last of their size was (its bug
-14581), and 6 GB in use may leave 9 GB of holes.
+14581), and 6 GB in use may leave 8 GB of holes.
 """
 
 import contextlib
 import ctypes
 import gc
 import importlib.util
+import math
 import os
 import pathlib
 import platform
+import re
 from collections.abc import Iterator
 
 # Objects more than were freed, until the youngest are scanned; such scans until
@@ -71,10 +73,9 @@ def keep_freed_memory() -> bool:
   C library than glibc allocates or JAX computes on an accelerator.
   """
   platforms = os.environ.get("JAX_PLATFORMS", "")
-  if platforms:
-    is_cpu = platforms == "cpu"
-  else:
-    is_cpu = not any(map(importlib.util.find_spec, _ACCELERATORS))
+  is_cpu = platforms == "cpu" or not (
+    platforms or any(map(importlib.util.find_spec, _ACCELERATORS))
+  )
   if not is_cpu or platform.libc_ver()[0] != "glibc":
     return False
   for parameter, variable, value in _MALLOC:
@@ -86,16 +87,14 @@ def keep_freed_memory() -> bool:
 def share_freed_memory() -> bool:
   """Gives freed blocks to the kernel if they are more than it has to spare.
 
-  Call it from time to time, once an update or so. Returns whether it did;
-  another C library than glibc 2.33 keeps what it likes.
+  Call it from time to time, once an update or so. Returns whether it did: glibc
+  before 2.33 and other C libraries are left alone.
   """
   libc = ctypes.CDLL(None)
   if not hasattr(libc, "mallinfo2"):
     return False
   libc.mallinfo2.restype = _Blocks
-  if libc.mallinfo2().fordblks <= _available():
-    return False
-  return bool(libc.malloc_trim(0))
+  return libc.mallinfo2().fordblks > _available() and bool(libc.malloc_trim(0))
 
 
 class _Blocks(ctypes.Structure):
@@ -110,12 +109,17 @@ class _Blocks(ctypes.Structure):
   )
 
 
-def _available() -> int:
-  """Returns the bytes that the machine, or its container, has left."""
-  numbers = dict(line.split()[:2] for line in _MEMINFO.read_text().splitlines())
-  left = 1024 * int(numbers["MemAvailable:"])
-  limit = _CONTAINER / "memory.max"
-  if not limit.exists() or not (most := limit.read_text().strip()).isdigit():
-    return left
-  used = int((_CONTAINER / "memory.current").read_text())
-  return min(left, int(most) - used)
+def _available() -> float:
+  """Returns the bytes that the machine or its container has left, if known."""
+  told = re.search(r"MemAvailable: *(\d+) kB", _MEMINFO.read_text())
+  left = 1024 * int(told[1]) if told else math.inf
+  if (limit := container_limit()) < math.inf:
+    left = min(left, limit - int((_CONTAINER / "memory.current").read_text()))
+  return left
+
+
+def container_limit() -> float:
+  """Returns the bytes that this process's container may use; or infinity."""
+  path = _CONTAINER / "memory.max"
+  most = path.read_text().strip() if path.is_file() else ""
+  return int(most) if most.isdecimal() else math.inf

@@ -10,7 +10,6 @@ measured: 60 GFLOP/s of one core in products of matrices, 6 GB/s of memory.
 import dataclasses
 import math
 import os
-import pathlib
 from collections.abc import Mapping
 
 import jax
@@ -19,6 +18,7 @@ import ml_collections
 from rich.console import Console
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.garbage import container_limit
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import choose
 from launch.config.settings import Settings, read_settings
@@ -33,7 +33,6 @@ from launch.planning.roofline import Attempts
 from launch.planning.step import Rates
 
 _CORE_FLOPS, _CORE_BANDWIDTH = 6e10, 6e9
-_LIMIT = pathlib.Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,8 +96,7 @@ def machine_of(name: str) -> MachineRates:
     return GPUS[name]
   cores = len(os.sched_getaffinity(0))
   memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  if _LIMIT.is_file() and (limit := _LIMIT.read_text().strip()).isdecimal():
-    memory = min(memory, int(limit))
+  memory = int(min(memory, container_limit()))
   rate = _CORE_FLOPS * cores  # bfloat16 products are made of float32 ones
   return MachineRates(
     name=f"cpu, {cores} cores",

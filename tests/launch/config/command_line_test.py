@@ -255,10 +255,11 @@ class CheckConfigTest(absltest.TestCase):
     mistakes = found.mistakes
     self.assertEqual(
       (
-        *(found.options.num_rows, found.options.source),
-        *(mistakes.no_query, mistakes.no_cast, found.place.containers),
+        (found.options.num_rows, found.options.source),
+        (mistakes.no_query, mistakes.no_cast),
+        found.place.containers,
       ),
-      ((4, 6), "rows.jsonl", 0.5, 0.55, 2),
+      (((4, 6), "rows.jsonl"), (0.5, 0.55), 2),
     )
 
   def test_a_mistake_within_a_config_file_is_no_mistake_of_the_user(self):
